@@ -1,0 +1,24 @@
+//! The vocabulary and the decisions of Salaam.
+//!
+//! Invariant: nothing here opens a file, reads a clock, draws randomness or spawns anything. Time and
+//! random bytes are arguments, so every decision can be replayed and tested as a table.
+
+#![forbid(unsafe_code)]
+
+pub mod approval;
+pub mod bound;
+pub mod bridge;
+pub mod canon;
+pub mod check;
+pub mod command;
+pub mod digest;
+pub mod event;
+pub mod id;
+pub mod limits;
+pub mod manifest;
+pub mod operation;
+pub mod policy;
+pub mod result;
+pub mod session;
+pub mod show;
+pub mod time;
