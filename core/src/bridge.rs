@@ -14,6 +14,11 @@ use crate::{
 /// The protocol spoken over the bridge. Both sides must speak the same.
 pub const VERSION: u32 = 1;
 
+/// How a build names itself: `0.1.0 (commit abcdef0, bridge 1)`.
+pub fn build_name(number: &str, commit: &str) -> String {
+    format!("{number} (commit {commit}, bridge {VERSION})")
+}
+
 /// The largest standard input of a command.
 pub const MAX_STDIN_BYTES: u64 = 16 << 20;
 /// The largest single message in either direction.
@@ -24,6 +29,39 @@ pub const CHUNK_BYTES: usize = 64 << 10;
 pub const MAX_PINNED_BYTES: u64 = 128 << 20;
 /// Read paths, protected paths and environment entries of one plan, each.
 pub const MAX_PLAN_LIST: usize = 1024;
+
+/// The first 12 bytes that the executor sends; its [`VERSION`] follows as a little-endian u32.
+pub const HELLO_MAGIC: &[u8; 12] = b"SALAAMTOOLSD";
+/// The first 12 bytes that the service answers; its [`VERSION`] follows as a little-endian u32.
+pub const ANSWER_MAGIC: &[u8; 12] = b"SALAAMSERVIC";
+/// Length of both.
+pub const HELLO_BYTES: usize = 16;
+
+/// The 16 bytes that one side sends before HTTP/2.
+pub fn hello_bytes(magic: &[u8; 12], version: u32) -> [u8; HELLO_BYTES] {
+    let mut bytes = [0; HELLO_BYTES];
+    for (to, from) in bytes.iter_mut().zip(magic.iter().copied().chain(version.to_le_bytes())) {
+        *to = from;
+    }
+    bytes
+}
+
+/// The version in the other side's 16 bytes; absent = they do not begin with `magic`.
+pub fn hello_version(magic: &[u8; 12], bytes: &[u8; HELLO_BYTES]) -> Option<u32> {
+    let version = bytes.strip_prefix(magic)?;
+    Some(u32::from_le_bytes(version.try_into().ok()?))
+}
+
+/// What the service says first: the contents of `Hello`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Greeting {
+    /// Its [`VERSION`].
+    pub bridge_version: u32,
+    /// Its build, as `salaam --version` prints it.
+    pub build: String,
+    /// The epoch that it gives this executor, from 1.
+    pub epoch: u64,
+}
 
 /// How the executor introduces itself after the kernel vouched for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +88,15 @@ pub struct SandboxStatus {
     pub checks: Vec<crate::check::Check>,
 }
 
+/// Asks the executor to open a workspace and keep it open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenWorkspace {
+    /// The registered workspace.
+    pub workspace: WorkspaceId,
+    /// Its absolute path, links resolved.
+    pub path: Vec<u8>,
+}
+
 /// A workspace as the executor opened it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenedWorkspace {
@@ -74,23 +121,66 @@ pub struct Attempt {
     pub path: Vec<u8>,
 }
 
-/// What is tried.
+/// What is tried. The last six run one program each, whose place and arguments the executor knows: the service
+/// chooses among them and names nothing; their path is `/`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// open(O_RDONLY).
     Read,
+    /// open(O_RDONLY | O_DIRECTORY) and read of the first entry.
+    List,
     /// connect(2) to a socket path.
     Connect,
+    /// sudo to root, without a password.
+    SudoRoot,
+    /// sudo's list of what is allowed, without a password: it answers where any rule needs none.
+    SudoList,
+    /// A transient unit of the account's own service manager.
+    SystemdRun,
+    /// The account's table of cron.
+    Crontab,
+    /// The account's queue of at.
+    At,
+    /// To keep the account's service manager without a session; taken back at once where it worked.
+    Linger,
 }
-crate::policy::word!(Action { Read = "read", Connect = "connect" });
+crate::policy::word!(Action {
+    Read = "read",
+    List = "list",
+    Connect = "connect",
+    SudoRoot = "sudo-root",
+    SudoList = "sudo-list",
+    SystemdRun = "systemd-run",
+    Crontab = "crontab",
+    At = "at",
+    Linger = "linger",
+});
+
+impl Action {
+    /// Whether it runs a program instead of a system call on a path.
+    pub const fn is_program(self) -> bool {
+        match self {
+            Self::Read | Self::List | Self::Connect => false,
+            Self::SudoRoot | Self::SudoList | Self::SystemdRun | Self::Crontab | Self::At | Self::Linger => true,
+        }
+    }
+}
+
+/// What of a tried program's output crosses the bridge, in bytes: the line that says why.
+pub const MAX_SAID_BYTES: usize = 512;
 
 /// What came of an [`Attempt`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempted {
     /// The attempt.
     pub id: String,
-    /// 0 = it succeeded, else the errno.
+    /// 0 = it succeeded (a program: it was started and ended), else the errno. ENOENT of a program: it is not
+    /// installed.
     pub errno: i32,
+    /// How a program ended: its exit code, 128 and the signal.
+    pub code: Option<i32>,
+    /// The beginning of what a program wrote.
+    pub said: String,
 }
 
 /// Asks for the content that a command would run from the workspace.
@@ -205,4 +295,17 @@ pub struct Exit {
     pub changed: Changed,
     /// What was quarantined.
     pub quarantined: Vec<Vec<u8>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_bytes_are_golden_and_round_trip() {
+        let bytes = hello_bytes(HELLO_MAGIC, 0x0102_0304);
+        assert_eq!(&bytes, b"SALAAMTOOLSD\x04\x03\x02\x01");
+        assert_eq!(hello_version(HELLO_MAGIC, &bytes), Some(0x0102_0304));
+        assert_eq!(hello_version(ANSWER_MAGIC, &bytes), None);
+    }
 }

@@ -1,5 +1,7 @@
 //! The manifest: the resolved host configuration, pinned and named by the SHA-256 of its canonical form.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -38,6 +40,8 @@ pub struct Manifest {
     pub approval_ttl_seconds: u64,
     /// Start refuses below this.
     pub required_isolation: Option<Isolation>,
+    /// Environment entries of commands that the operator declared.
+    pub environment: BTreeMap<String, String>,
     /// Limits of commands.
     pub limits: Limits,
 }
@@ -90,6 +94,7 @@ impl Manifest {
             "protected_paths": self.protected_paths,
             "approval_ttl_seconds": canon::wide(self.approval_ttl_seconds),
             "required_isolation": self.required_isolation,
+            "environment": self.environment,
             "limits": limits,
         })
     }
@@ -125,6 +130,7 @@ mod tests {
             protected_paths: vec![],
             approval_ttl_seconds: 900,
             required_isolation: None,
+            environment: BTreeMap::new(),
             limits: Limits::default(),
         }
     }

@@ -130,6 +130,8 @@ pub enum CancelCause {
     ServiceStopping,
     /// The service was restarted while the question was open.
     ServiceRestarted,
+    /// What saw to it in the service ended without recording its end.
+    OwnerLost,
     /// The session was cancelled or ended.
     Session,
 }
@@ -138,6 +140,7 @@ word!(CancelCause {
     ClientGone = "client-gone",
     ServiceStopping = "service-stopping",
     ServiceRestarted = "service-restarted",
+    OwnerLost = "owner-lost",
     Session = "session",
 });
 

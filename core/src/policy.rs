@@ -138,6 +138,11 @@ impl Isolation {
         (tools || !want_tools) && (sandbox || !want_sandbox)
     }
 
+    /// Whether more than the account stands between a command and the host.
+    pub const fn has_sandbox(self) -> bool {
+        self.axes().1
+    }
+
     const fn axes(self) -> (bool, bool) {
         match self {
             Self::ServiceUserNoOsSandbox => (false, false),

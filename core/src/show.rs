@@ -16,7 +16,7 @@ pub fn block(bytes: &[u8]) -> String {
     escape(bytes, true)
 }
 
-/// Whether [`line`] would hide nothing and change nothing, line feeds and tabs aside: what is not plain is
+/// Whether [`line()`] would hide nothing and change nothing, line feeds and tabs aside: what is not plain is
 /// flagged `hidden-characters` in an approval.
 pub fn is_plain(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|text| block(bytes) == text)

@@ -1,14 +1,38 @@
 //! The bridge's contract: generated wire types, and the one place where they become domain values.
 //!
-//! Past `TryFrom` there are no wire types, before it there is no action. Every string and list has a bound.
+//! Past `TryFrom` there are no wire types, before it there is no action. Every string and list has a bound,
+//! and what is absent is refused: it never means "allow".
 
 #![forbid(unsafe_code)]
 
+mod bounds;
+mod command;
+mod event;
+mod hello;
+mod plan;
+mod probe;
+mod refusal;
+mod workspace;
+
+pub use bounds::{MAX_ATTEMPTS, MAX_CHECKS, MAX_PATH_BYTES, MAX_SENTENCE_BYTES, WireError, message_bytes};
+pub use command::{close_request, operation_of, release_request, workspace_of};
+pub use refusal::{refusal_details, refusal_of};
+
 /// Generated from `proto/bridge.proto`.
-#[expect(missing_docs, clippy::pedantic, reason = "generated; the .proto file is the documentation")]
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::allow_attributes_without_reason,
+    clippy::large_enum_variant,
+    clippy::pedantic,
+    reason = "generated; the .proto file is the documentation"
+)]
 pub mod wire {
     tonic::include_proto!("salaam.bridge.v1");
 }
 
 /// The file descriptor set of the contract, for tests that hold the two ends together.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bridge.bin"));
+
+#[cfg(test)]
+mod tests;

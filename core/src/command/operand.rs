@@ -36,23 +36,21 @@ pub fn operands(command: &Command) -> Operands {
             let words: Vec<_> = argv.iter().map(|word| Seen { bytes: word, opaque: false }).collect();
             search.simple(&words, None, 0);
         }
-        Command::Shell(text) => {
-            for simple in shell::read(text).commands {
-                let words: Vec<_> = simple.words.iter().map(seen).collect();
-                search.simple(&words, simple.input.as_ref().map(seen), 0);
-            }
-        }
+        Command::Shell(text) => search.text(text, 0),
     }
     search.operands
 }
 
+/// The options by which a shell takes its program from elsewhere than a file.
+const SHELL_INLINE: &[&str] = &["-c", "-s"];
+
 /// Interpreters: options that mean "the program is an argument", and options that take a value.
 const INTERPRETERS: &[(&str, &[&str], &[&str])] = &[
-    ("sh", &["-c", "-s"], &["-o", "+o"]),
-    ("bash", &["-c", "-s"], &["-o", "+o", "-O", "+O", "--rcfile", "--init-file"]),
-    ("dash", &["-c", "-s"], &["-o", "+o"]),
-    ("zsh", &["-c", "-s"], &["-o", "+o"]),
-    ("ksh", &["-c", "-s"], &["-o", "+o"]),
+    ("sh", SHELL_INLINE, &["-o", "+o"]),
+    ("bash", SHELL_INLINE, &["-o", "+o", "-O", "+O", "--rcfile", "--init-file"]),
+    ("dash", SHELL_INLINE, &["-o", "+o"]),
+    ("zsh", SHELL_INLINE, &["-o", "+o"]),
+    ("ksh", SHELL_INLINE, &["-o", "+o"]),
     ("busybox", &[], &[]),
     ("python", &["-c", "-m"], &["-W", "-X", "--check-hash-based-pycs"]),
     ("perl", &["-e", "-E"], &["-I", "-M", "-m", "-x"]),
@@ -105,6 +103,13 @@ struct Search {
 }
 
 impl Search {
+    fn text(&mut self, text: &str, depth: usize) {
+        for simple in shell::read(text).commands {
+            let words: Vec<_> = simple.words.iter().map(seen).collect();
+            self.simple(&words, simple.input.as_ref().map(seen), depth);
+        }
+    }
+
     fn simple(&mut self, words: &[Seen<'_>], input: Option<Seen<'_>>, depth: usize) {
         if depth > DEEPEST {
             self.operands.unseen = true;
@@ -136,13 +141,13 @@ impl Search {
                     let inner = after_options(rest, valued).get(*plain..).unwrap_or_default();
                     self.simple(inner, input, depth + 1);
                 } else {
-                    self.interpreter(name, rest, input);
+                    self.interpreter(name, rest, input, depth);
                 }
             }
         }
     }
 
-    fn interpreter(&mut self, name: &str, rest: &[Seen<'_>], input: Option<Seen<'_>>) {
+    fn interpreter(&mut self, name: &str, rest: &[Seen<'_>], input: Option<Seen<'_>>, depth: usize) {
         let versionless = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.' || c == '-');
         let known = |(interpreter, ..): &&(&str, _, _)| {
             *interpreter == name || *interpreter == versionless || (versionless == "nodejs" && *interpreter == "node")
@@ -165,6 +170,19 @@ impl Search {
                 && !text.starts_with("--")
                 && text.ends_with('c')
                 && inline.contains(&"-c");
+            let is_shell = *inline == SHELL_INLINE;
+            if is_shell && (text == "-c" || bundled_c) {
+                // `sh -c TEXT` runs what TEXT says, as if TEXT had been proposed.
+                match words.find(|word| !word.bytes.starts_with(b"-")) {
+                    Some(Seen { opaque: false, bytes }) if depth < DEEPEST => match std::str::from_utf8(bytes) {
+                        Ok(text) => self.text(text, depth + 1),
+                        Err(_) => self.operands.unseen = true,
+                    },
+                    Some(_) => self.operands.unseen = true,
+                    None => {}
+                }
+                return;
+            }
             if inline.contains(&text.as_ref()) || bundled_c {
                 return;
             }

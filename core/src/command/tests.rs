@@ -1,3 +1,5 @@
+//! Commands as they are proposed, and the words of them that are bound.
+
 use super::*;
 
 fn argv(words: &[&str]) -> Command {
@@ -14,6 +16,8 @@ fn scripts_and_programs_by_path_are_found_and_data_files_are_not() {
         (&["sh", "./deploy.sh", "x"][..], &["./deploy.sh"][..]),
         (&["bash", "-eux", "-o", "pipefail", "run.sh"], &["run.sh"]),
         (&["bash", "-c", "echo hi", "x.sh"], &[]),
+        (&["sh", "-c", "sh x.sh && ./y", "z"], &["x.sh", "./y"]),
+        (&["env", "bash", "-e", "-xc", ". ./env.sh"], &["./env.sh"]),
         (&["bash", "-ec", "echo hi"], &[]),
         (&["python3.11", "-W", "error", "tool.py", "data.json"], &["tool.py"]),
         (&["/usr/bin/python3", "-m", "pytest"], &["/usr/bin/python3"]),
