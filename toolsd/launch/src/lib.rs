@@ -1,0 +1,26 @@
+//! What toolsd and salaam-launch say to each other: the plan that goes in, the report that comes back.
+//!
+//! Invariant: nothing here acts. The program (main.rs) is static, has one thread, and does what the plan says.
+
+pub mod plan;
+pub mod report;
+
+/// Where launch finds its descriptors; 0, 1 and 2 are the command's.
+pub mod descriptor {
+    /// The encoded plan, a sealed memfd.
+    pub const PLAN: i32 = 3;
+    /// Where the report goes, a pipe.
+    pub const REPORT: i32 = 4;
+    /// Where [`super::control`] bytes come from, a pipe.
+    pub const CONTROL: i32 = 5;
+    /// Shell text that is too long for an argument, a sealed memfd; the command keeps it.
+    pub const SCRIPT: i32 = 6;
+}
+
+/// What toolsd writes on the control pipe, a byte each. Its end closing means: end everything.
+pub mod control {
+    /// Go on: toolsd holds the namespace by descriptor now.
+    pub const GO: u8 = b'G';
+    /// Send TERM to everything inside.
+    pub const TERM: u8 = b'T';
+}

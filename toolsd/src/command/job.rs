@@ -1,0 +1,406 @@
+//! One command under way: started behind its walls, watched until it ends or must end, proven gone.
+
+use std::{
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use nix::errno::Errno;
+use salaam_core::{
+    bridge::{Exit, RunEvent, Stream},
+    command::Command,
+    result::{Sandbox, Usage},
+};
+use salaam_launch::report::{Ended, Enforcement, Layers, Record, Step};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::{MissedTickBehavior, interval_at, sleep, timeout},
+};
+
+use super::{
+    Refusal,
+    check::Walling,
+    stage::{self, Kit, Scene, Staged},
+};
+use crate::{
+    output,
+    sandbox::{Diagnosis, Host, diagnose, knobs},
+    scan,
+    supervise::{Gone, Spawner, StartError, Tree},
+};
+
+/// Between TERM and KILL.
+const GRACE: Duration = Duration::from_secs(2);
+/// A sandbox comes up in milliseconds; on a machine that swaps, in seconds.
+const COMES_UP_WITHIN: Duration = Duration::from_secs(30);
+/// How often growth is looked at: one statvfs each.
+const GROWTH_INTERVAL: Duration = Duration::from_millis(250);
+/// How long output is awaited when the tree could not be proven gone: somebody may hold the pipes for ever.
+const DRAIN: Duration = Duration::from_millis(250);
+
+/// Who may want it to end.
+#[derive(Debug)]
+pub(super) struct Ends {
+    /// The service asks, or its stream is gone.
+    pub(super) cancel: oneshot::Receiver<()>,
+    /// Nobody waits for it any more.
+    pub(super) abandoned: oneshot::Receiver<()>,
+    /// The executor ends.
+    pub(super) stop: watch::Receiver<bool>,
+}
+
+/// How it shall end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// TERM, grace, KILL.
+    Cancel,
+    /// KILL.
+    Stop,
+}
+
+impl Ends {
+    /// Waits until somebody asks. A receiver of which the sender is gone asks as well.
+    pub(super) async fn asked(&mut self) -> Asked {
+        tokio::select! {
+            biased;
+            () = raised(&mut self.stop) => Asked::Stop,
+            _ = &mut self.abandoned => Asked::Stop,
+            _ = &mut self.cancel => Asked::Cancel,
+        }
+    }
+}
+
+/// Waits for a flag; a sender that is gone counts as raised.
+pub(super) async fn raised(flag: &mut watch::Receiver<bool>) {
+    drop(flag.wait_for(|raised| *raised).await);
+}
+
+/// A sandbox in which exec is next.
+struct Standing {
+    tree: Tree,
+    stdout: OwnedFd,
+    stderr: OwnedFd,
+    sandbox: Sandbox,
+    since: scan::Moment,
+    began: Instant,
+}
+
+/// Runs the command of `scene` to its end.
+pub(super) async fn run(
+    kit: &Kit,
+    spawner: &Spawner,
+    scene: &Scene<'_>,
+    walling: Walling,
+    events: &mpsc::Sender<RunEvent>,
+    ends: &mut Ends,
+) -> Result<Exit, Refusal> {
+    let (standing, asked) = {
+        let mut standing = std::pin::pin!(stand(kit, spawner, scene, walling));
+        tokio::select! {
+            biased;
+            standing = &mut standing => (standing?, None),
+            // A sandbox half up is never let go of: a bwrap that is killed before it has named its child leaves
+            // that behind, and the command may have begun by now. It stands in milliseconds, and ends like any other.
+            asked = ends.asked() => (standing.await?, Some(asked)),
+        }
+    };
+    let Standing { mut tree, stdout, stderr, sandbox, since, began } = standing;
+    // Nobody listening shows again in the watch below, which then ends the command.
+    drop(events.send(RunEvent::Spawned(sandbox)).await);
+    let (gone_now, gone) = watch::channel(false);
+    let mut readers = JoinSet::new();
+    for (pipe, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
+        readers.spawn(output::forward(pipe, stream, events.clone(), gone.clone()));
+    }
+
+    let watched = watch_over(&mut tree, scene, since, began, events, ends, asked).await;
+    let gone = tree.gone().await;
+    let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
+    gone_now.send_replace(true);
+    let drained = async { while readers.join_next().await.is_some() {} };
+    if gone.proven {
+        // The readers end by themselves; only whoever takes the events can hold them up, and may.
+        let mut stop = ends.stop.clone();
+        tokio::select! {
+            biased;
+            () = drained => {}
+            () = raised(&mut stop) => {}
+        }
+    } else {
+        drop(timeout(DRAIN, drained).await);
+    }
+    let mut swapped_late = false;
+    if let Some((step, errno)) = watched.failed {
+        // Something of it ran before a bound file was replaced: it did not fail to start, it was ended.
+        swapped_late = step == Step::Bound && errno == nix::libc::EBUSY;
+        if !swapped_late {
+            return Err(failed_step(step, errno, Some(&scene.plan.command)));
+        }
+    }
+    let mut exit = exit(watched, gone, wall_ms);
+    if swapped_late {
+        exit.limit = Some("stale-operand".into());
+    }
+    let writable = !matches!(walling, Walling::Full { writable: false, .. });
+    if writable {
+        let root = Arc::clone(&scene.workspace.root);
+        let walk = tokio::task::spawn_blocking(move || scan::changed(root.as_fd(), since));
+        // A walk that died says nothing, and says so.
+        exit.changed = walk.await.unwrap_or_default();
+    } else {
+        exit.changed.complete = true;
+    }
+    Ok(exit)
+}
+
+async fn stand(kit: &Kit, spawner: &Spawner, scene: &Scene<'_>, walling: Walling) -> Result<Standing, Refusal> {
+    let behind_walls = |writable| stage::full(kit, scene, writable);
+    match walling {
+        Walling::Bare => begin(kit, spawner, stage::without_walls(kit, scene)?, false).await,
+        Walling::Full { writable, or_bare } => {
+            match begin(kit, spawner, behind_walls(writable)?, true).await {
+                // The operator's choice, for a host where the walls do not come up; never for a failure of
+                // the command itself.
+                Err(Refusal::Sandbox(diagnosis)) if or_bare && diagnosis.id.starts_with("sandbox-") => {
+                    begin(kit, spawner, stage::without_walls(kit, scene)?, false).await
+                }
+                other => other,
+            }
+        }
+    }
+}
+
+async fn begin(kit: &Kit, spawner: &Spawner, staged: Staged, walled: bool) -> Result<Standing, Refusal> {
+    let Staged { start, stdout, stderr } = staged;
+    let since = salaam_sys::file::change_clock();
+    let began = Instant::now();
+    let (tree, layers) = come_up(spawner, start, stderr.as_fd(), walled).await.map_err(|refusal| match refusal {
+        // The path on which bound content was to be put was moved away at that very moment.
+        Refusal::Sandbox(diagnosis) if diagnosis.evidence.contains("/bindfile") => {
+            Refusal::Stale("a file that it runs".into())
+        }
+        other => other,
+    })?;
+    let sandbox = measured(kit, &tree, layers, walled);
+    Ok(Standing { tree, stdout, stderr, sandbox, since, began })
+}
+
+/// Starts a sandbox and waits for launch to report its layers.
+pub(super) async fn come_up(
+    spawner: &Spawner,
+    start: crate::supervise::Start,
+    stderr: std::os::fd::BorrowedFd<'_>,
+    walled: bool,
+) -> Result<(Tree, Layers), Refusal> {
+    let gave_up = || match stderr.try_clone_to_owned() {
+        Ok(stderr) => Refusal::Sandbox(diagnose(&stage::said(stderr), Host::read())),
+        Err(source) => Refusal::Kernel { attempted: "reading why bwrap gave up", source },
+    };
+    let mut tree = match Tree::start(spawner, start).await {
+        Ok(tree) => tree,
+        Err(StartError::Setup) => return Err(gave_up()),
+        Err(StartError::Spawn(source)) => return Err(Refusal::Kernel { attempted: "starting bwrap", source }),
+        Err(StartError::Watch(source)) => return Err(Refusal::Kernel { attempted: "watching bwrap", source }),
+    };
+    match timeout(COMES_UP_WITHIN, tree.record()).await {
+        Ok(Some(Record::Layers(layers))) if layers.seccomp || !walled => Ok((tree, layers)),
+        Ok(Some(Record::Failed(step, errno))) => {
+            tree.gone().await;
+            Err(failed_step(step, errno, None))
+        }
+        Ok(Some(Record::Layers(_) | Record::Canary(_) | Record::Ended(_)) | None) | Err(_) => {
+            tree.kill();
+            tree.gone().await;
+            Err(gave_up())
+        }
+    }
+}
+
+/// The layers as they were reported for this very command.
+pub(super) fn measured(kit: &Kit, tree: &Tree, layers: Layers, walled: bool) -> Sandbox {
+    let landlock = match layers.landlock {
+        Enforcement::Fully => "fully-enforced",
+        Enforcement::Partially => "partially-enforced",
+        Enforcement::Not => "not-enforced",
+    };
+    Sandbox {
+        backend: if walled { "bubblewrap" } else { "none" }.into(),
+        version: if walled { kit.bwrap.version.clone() } else { String::new() },
+        landlock_abi: layers.landlock_abi,
+        landlock: landlock.into(),
+        seccomp: layers.seccomp,
+        namespaces: tree.namespaces.clone(),
+        warm: false,
+    }
+}
+
+/// What was seen of the command's end.
+#[derive(Debug, Default)]
+struct Watched {
+    ended: Option<Ended>,
+    failed: Option<(Step, i32)>,
+    timed_out: bool,
+    cancelled: bool,
+    limit: Option<&'static str>,
+}
+
+async fn watch_over(
+    tree: &mut Tree,
+    scene: &Scene<'_>,
+    since: scan::Moment,
+    began: Instant,
+    events: &mpsc::Sender<RunEvent>,
+    ends: &mut Ends,
+    asked: Option<Asked>,
+) -> Watched {
+    let mut watched = Watched { cancelled: asked.is_some(), ..Watched::default() };
+    let time_limit = sleep(Duration::from_secs(scene.plan.limits.command_seconds).saturating_sub(began.elapsed()));
+    tokio::pin!(time_limit);
+    let mut growth = Growth::new(scene, since);
+    let mut ticks = interval_at(tokio::time::Instant::now() + GROWTH_INTERVAL, GROWTH_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    // Set when TERM has been sent; KILL follows.
+    let mut grace = (asked == Some(Asked::Cancel)).then(|| term(tree));
+    let mut killed = asked == Some(Asked::Stop);
+    if killed {
+        tree.kill();
+    }
+    let mut stop = ends.stop.clone();
+    loop {
+        let ending = grace.is_some() || killed;
+        tokio::select! {
+            biased;
+            record = tree.record() => match record {
+                Some(Record::Ended(ended)) => {
+                    watched.ended = Some(ended);
+                    return watched;
+                }
+                Some(Record::Failed(step, errno)) => watched.failed = Some((step, errno)),
+                // launch is gone, and with it its namespace; or it says what it never says.
+                None => return watched,
+                Some(Record::Layers(_) | Record::Canary(_)) => {
+                    tree.kill();
+                    return watched;
+                }
+            },
+            asked = ends.asked(), if !ending => {
+                watched.cancelled = true;
+                match asked {
+                    Asked::Cancel => grace = Some(term(tree)),
+                    Asked::Stop => { tree.kill(); killed = true; }
+                }
+            }
+            () = events.closed(), if !ending => {
+                watched.cancelled = true;
+                tree.kill();
+                killed = true;
+            }
+            () = &mut time_limit, if !ending => {
+                watched.timed_out = true;
+                grace = Some(term(tree));
+            }
+            () = async { match grace.as_mut() { Some(grace) => grace.await, None => std::future::pending().await } },
+                if !killed =>
+            {
+                tree.kill();
+                killed = true;
+            }
+            // While it is being ended, only the end of everything hastens it.
+            () = raised(&mut stop), if ending && !killed => {
+                tree.kill();
+                killed = true;
+            }
+            _ = ticks.tick(), if !ending => {
+                if growth.is_over().await {
+                    watched.limit = Some("workspace_growth_bytes");
+                    grace = Some(term(tree));
+                }
+            }
+        }
+    }
+}
+
+fn term(tree: &Tree) -> std::pin::Pin<Box<tokio::time::Sleep>> {
+    tree.term();
+    Box::pin(sleep(GRACE))
+}
+
+/// Watches how much the workspace grows: cheaply by the file system's own count, and by a walk only where that
+/// count is suspicious.
+struct Growth {
+    root: Arc<OwnedFd>,
+    since: scan::Moment,
+    before: Option<u64>,
+    most: u64,
+    not_before: Instant,
+}
+
+impl Growth {
+    fn new(scene: &Scene<'_>, since: scan::Moment) -> Self {
+        let root = Arc::clone(&scene.workspace.root);
+        let before = scan::used(root.as_fd()).ok();
+        Self { root, since, before, most: scene.plan.limits.workspace_growth_bytes, not_before: Instant::now() }
+    }
+
+    async fn is_over(&mut self) -> bool {
+        let now = scan::used(self.root.as_fd()).ok();
+        let suspicious = match (self.before, now) {
+            (Some(before), Some(now)) => now.saturating_sub(before) > self.most,
+            // A file system that does not count is walked.
+            (None, _) | (_, None) => true,
+        };
+        if !suspicious || Instant::now() < self.not_before {
+            return false;
+        }
+        let (root, since, began) = (Arc::clone(&self.root), self.since, Instant::now());
+        let walk = tokio::task::spawn_blocking(move || scan::grown(root.as_fd(), since));
+        let grown = walk.await.unwrap_or(0);
+        // Somebody else fills the disk: walk on, but never more than a tenth of the time.
+        self.not_before = Instant::now() + began.elapsed() * 10;
+        grown > self.most
+    }
+}
+
+fn exit(watched: Watched, gone: Gone, wall_ms: u64) -> Exit {
+    let (exit_code, signal) = match watched.ended {
+        Some(ended) if ended.signal != 0 => (None, Some(ended.signal)),
+        Some(ended) => (Some(ended.code), None),
+        // Killed together with launch, which then could not tell.
+        None => (None, Some(nix::libc::SIGKILL)),
+    };
+    let (cpu_us, peak_kib) = match watched.ended {
+        Some(ended) => (ended.cpu_us, ended.peak_kib),
+        None => (gone.cpu_us, gone.peak_kib),
+    };
+    Exit {
+        exit_code,
+        signal,
+        timed_out: watched.timed_out,
+        cancelled: watched.cancelled,
+        limit: watched.limit.map(str::to_owned),
+        proven_gone: gone.proven,
+        left_processes: watched.ended.map_or(0, |ended| u64::from(ended.left)),
+        usage: Usage { cpu_ms: cpu_us / 1000, peak_memory_bytes: peak_kib * 1024, wall_ms },
+        ..Exit::default()
+    }
+}
+
+fn failed_step(step: Step, errno: i32, command: Option<&Command>) -> Refusal {
+    let errno = Errno::from_raw(errno);
+    match (step, errno) {
+        (Step::Exec, errno) => {
+            let program = match command {
+                Some(Command::Argv(argv)) => argv.first().map(|word| String::from_utf8_lossy(word).into_owned()),
+                Some(Command::Shell(_)) | None => Some("/bin/sh".into()),
+            };
+            Refusal::Exec { program: program.unwrap_or_default(), errno }
+        }
+        (Step::Bound, Errno::ESTALE | Errno::ENOENT | Errno::ENOTDIR) => Refusal::Stale("a file that it runs".into()),
+        (step, errno) => {
+            let (id, fix) = knobs(step);
+            Refusal::Sandbox(Diagnosis { id, evidence: format!("{step:?}: {}", errno.desc()).to_lowercase(), fix })
+        }
+    }
+}
