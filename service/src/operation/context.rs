@@ -1,0 +1,137 @@
+//! What every owner task shares.
+
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use salaam_core::{
+    bridge::SandboxStatus,
+    digest::Digest,
+    event::{Draft, DraftError, Kind},
+    id::SessionId,
+    manifest::Manifest,
+    policy::{Isolation, Mode, Profile},
+};
+use serde_json::{Value, json};
+use tokio::sync::{Semaphore, watch};
+
+use crate::{
+    clock::Clock,
+    executor::Executor,
+    store::{Store, Transaction},
+    workspace::Registry,
+};
+
+/// What the tools side can do now, as measured; replaced whole after every start of an executor.
+#[derive(Debug, Clone, Default)]
+pub struct Tools {
+    /// Absent = no executor.
+    pub sandbox: Option<SandboxStatus>,
+}
+
+/// The controls that a grant needs and that do not hold now, by id.
+#[derive(Debug, Default)]
+pub struct Controls {
+    failed: Mutex<BTreeSet<String>>,
+}
+
+impl Controls {
+    /// Records that a required control failed: no new grants until it holds again. Whether that is new.
+    pub fn fail(&self, id: &str) -> bool {
+        self.set().insert(id.to_owned())
+    }
+
+    /// Records that it holds again. Whether that is new.
+    pub fn clear(&self, id: &str) -> bool {
+        self.set().remove(id)
+    }
+
+    /// Those that do not hold, in order.
+    pub fn failed(&self) -> Vec<String> {
+        self.set().iter().cloned().collect()
+    }
+
+    /// Whether grants may be given.
+    pub fn hold(&self) -> bool {
+        self.set().is_empty()
+    }
+
+    fn set(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Shared by all owner tasks; made once at start.
+#[derive(Debug)]
+pub struct Context {
+    /// Time and randomness.
+    pub clock: Clock,
+    /// The journal and the state.
+    pub store: Store,
+    /// The bridge.
+    pub executor: Executor,
+    /// Workspace descriptors.
+    pub workspaces: Registry,
+    /// The pinned configuration.
+    pub manifest: Manifest,
+    /// Its name.
+    pub manifest_digest: Digest,
+    /// The uid that commands run as.
+    pub tool_uid: u32,
+    /// Whether required controls hold.
+    pub controls: Controls,
+    /// One permit for each command that may run at once.
+    pub slots: Arc<Semaphore>,
+    /// What the tools side can do.
+    pub tools: watch::Receiver<Tools>,
+    /// True when the service stops.
+    pub stopping: watch::Receiver<bool>,
+}
+
+impl Context {
+    /// The account axis.
+    pub const fn mode(&self) -> Mode {
+        self.manifest.mode
+    }
+
+    /// The isolation that a command of `profile` would have now.
+    pub fn isolation(&self, profile: Profile) -> Isolation {
+        let usable = self.tools.borrow().sandbox.as_ref().is_some_and(|status| status.sandbox.is_some());
+        let wanted = match profile {
+            Profile::ReadOnly | Profile::WorkspaceWrite => true,
+            Profile::FullAccess => false,
+        };
+        Isolation::of(self.mode(), usable && wanted)
+    }
+
+    /// Journals that a required control failed, and stops new grants.
+    pub async fn control_failed(&self, id: &str, evidence: &str) {
+        self.controls.fail(id);
+        self.journal_control(Kind::ControlFailed, id, evidence).await;
+    }
+
+    /// Journals that a control holds again, and lets grants go on. The record comes first: what is not recorded
+    /// did not happen.
+    pub async fn control_restored(&self, id: &str, evidence: &str) {
+        if self.journal_control(Kind::ControlRestored, id, evidence).await {
+            self.controls.clear(id);
+        }
+    }
+
+    async fn journal_control(&self, kind: Kind, id: &str, evidence: &str) -> bool {
+        let draft = Draft::new(kind, None, json!({ "id": id, "evidence": evidence }));
+        if let Ok(draft) = draft
+            && let Err(error) = self.store.commit(Transaction { changes: Vec::new(), events: vec![draft] }).await
+        {
+            tracing::error!(control = id, %kind, %error, "it could not be journaled");
+            return false;
+        }
+        true
+    }
+}
+
+/// An event of an operation.
+pub(super) fn event(kind: Kind, session: SessionId, data: Value) -> Result<Draft, DraftError> {
+    Draft::new(kind, Some(session), data)
+}

@@ -1,0 +1,34 @@
+//! The journal and the state: one SQLite database, one writer thread, group commit; output blobs beside it.
+//!
+//! Promise: what [`Store::commit`] returned is durable; state changes and their events are in one transaction;
+//! a database that is damaged, foreign or newer than this program is left exactly as it is, and no other is
+//! started beside it.
+//!
+//! Deliberately absent: no decision. Which step an operation may take is `core::operation`; here a step is
+//! compared, swapped and recorded.
+
+mod apply;
+mod chain;
+mod error;
+mod handle;
+pub mod lock;
+pub mod offline;
+mod reader;
+mod rows;
+mod schema;
+mod spool;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{CommitError, StoreError};
+pub use handle::{DiskUse, Space, Store};
+pub use lock::{Holder, LockError, StateLock};
+pub use reader::{MAX_EVENT_BYTES_PER_READ, MAX_OPERATION_BYTES_PER_READ, MAX_ROWS_PER_READ};
+pub use rows::{
+    Change, EventQuery, OpenOperations, OperationQuery, OperationRow, RequestRow, SessionRow, Transaction, WorkspaceRow,
+};
+pub(crate) use schema::discard;
+pub use spool::Spool;
+pub use writer::MAX_EVENT_BYTES;
