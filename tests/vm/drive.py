@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+"""Drives one virtual machine through everything that only a real host shows: drive.py KIT PARCEL WORK [--smoke] [--report FILE]
+
+KIT is what tests/vm/image made, PARCEL a tar of the installed tree, WORK a directory for this run. Prints one table;
+the exit code is 1 if a row failed.
+"""
+
+import argparse
+import json
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from machine import Failure, Machine
+
+# An emulated machine boots in half a minute; a busy host makes it several.
+BOOT = 400
+# One step of the service, under the same conditions.
+STEP = 180
+DROP_IN = "/run/systemd/system/salaam.service.d/test.conf"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Host:
+    """The machine as an administrator, an operator and a stranger see it."""
+
+    def __init__(self, machine):
+        self.machine = machine
+        # When the command that is to be cut off had written its line, in seconds since 1970.
+        self.begun = 0
+
+    def sh(self, script, within=STEP, code=0):
+        """Runs a script as root and returns what it said; any other exit code than `code` fails."""
+        got, said = self.machine.run("set -eu\n" + script, within)
+        if got != code:
+            raise Failure(f"exit code {got} instead of {code}: {script.strip()}\n{said.strip()}")
+        return said.strip()
+
+    def alice(self, command, code=0):
+        """The same as the operator, in the workspace."""
+        return self.sh(f"cd /srv/project; runuser -u alice -- {command}", code=code)
+
+    def shown(self, *names):
+        """Properties of the unit."""
+        lines = self.sh("systemctl show salaam " + " ".join(f"-p {name}" for name in names)).splitlines()
+        return dict(line.split("=", 1) for line in lines)
+
+    def health(self):
+        return json.loads(self.alice("salaam health --json"))
+
+    def begin(self):
+        """Starts a command that does not end by itself, and returns its operation once it runs."""
+        self.alice("setsid --fork salaam run --yes --detach -- sh -c 'echo began >>log; exec sleep 1000' >/dev/null 2>&1")
+        self.sh("until grep -q began /srv/project/log; do sleep 0.2; done", within=60)
+        rows = [json.loads(line) for line in self.alice("salaam operation list --json").splitlines()]
+        running = [row["operation"] for row in rows if row["state"] == "dispatched"]
+        need(len(running) == 1, f"running: {running}")
+        self.begun = int(self.sh("date +%s"))
+        return running[0]
+
+    def settled(self, operation):
+        """What came of an operation that was cut off: its state. It ran once, and the journal holds."""
+        self.sh("until systemctl is-active -q salaam; do sleep 0.5; done")
+        state = json.loads(self.alice(f"salaam operation show {operation} --json"))["state"]
+        # A power cut may have taken the line with it; nothing syncs it, because that would sync the journal too.
+        lines, written = self.sh(
+            "cd /srv/project; [ -e log ] || touch -d @0 log; grep -c began log || true; stat -c %Y log").split()
+        need(int(lines) <= 1 and int(written) <= self.begun, f"the command ran again: {lines} lines, the last at {written}")
+        need(self.sh("pgrep -u salaam-tools sleep || echo none") == "none", "the command outlived its service")
+        self.verify()
+        self.sh("rm -f /srv/project/log")
+        return state
+
+    def verify(self):
+        """The journal by the product's word, and its export by ten lines of Python outside."""
+        self.alice("salaam journal verify")
+        export = self.alice("salaam journal export")
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write(export + "\n")
+            file.flush()
+            checked = subprocess.run([sys.executable, ROOT / "tests/verify_export.py", file.name],
+                                     capture_output=True, text=True, check=False)
+        need(checked.returncode == 0, f"the export does not verify: {checked.stderr}")
+        return checked.stdout.split(",")[0]
+
+    def drop_in(self, *lines):
+        """Puts lines into [Service] of the unit; none takes the drop-in away."""
+        text = "\n".join(("[Service]", *lines))
+        made = f"mkdir -p $(dirname {DROP_IN}); cat >{DROP_IN} <<'END'\n{text}\nEND" if lines else f"rm -f {DROP_IN}"
+        self.sh(f"{made}\nsystemctl daemon-reload; systemctl reset-failed salaam 2>/dev/null || true")
+
+    def restart(self):
+        self.sh("systemctl restart salaam")
+
+
+def need(holds, otherwise):
+    if not holds:
+        raise Failure(otherwise)
+
+
+# --- the rows ---------------------------------------------------------------------------------------------------
+
+def boots(host):
+    seconds = host.machine.start(BOOT)
+    kernel, systemd, sudo = host.sh(
+        "uname -r; systemctl --version | sed -n '1s/ (.*//p'; sudo --version | sed -n '1s/Sudo version //p'").splitlines()
+    need("landlock" in host.sh("cat /sys/kernel/security/lsm"), "the kernel has no landlock")
+    apparmor = host.sh("cat /sys/module/apparmor/parameters/enabled")
+    return f"Linux {kernel}, {systemd}, sudo {sudo}, AppArmor {apparmor}, up in {seconds:.0f} s"
+
+
+def is_set_up(host):
+    host.sh("tar -xf /dev/vdb -C /; systemctl daemon-reload")
+    complaints = host.sh("systemd-analyze verify salaam.service 2>&1")
+    need(not complaints, f"systemd-analyze verify: {complaints}")
+    host.sh("systemd-sysusers salaam.conf")
+    setup = ("salaam host setup --service-user salaam --operators-group salaam-operators --operator alice "
+             "--workspace /srv/project")
+    host.sh(setup)
+    again = host.sh(f"{setup} --dry-run")
+    before = host.sh("stat -c '%a %U:%G %n' /var/lib/salaam /var/lib/salaam/*")
+    host.sh("systemd-tmpfiles --create salaam.conf")
+    need(host.sh("stat -c '%a %U:%G %n' /var/lib/salaam /var/lib/salaam/*") == before, "tmpfiles.d and setup disagree")
+    changes = [line for line in again.splitlines() if re.match(r"(useradd|groupadd|usermod|gpasswd|install) ", line)]
+    need(not changes, f"set-up is not idempotent: {changes}")
+    return "sysusers.d, host setup and tmpfiles.d agree; systemd-analyze verify has no complaint"
+
+
+def starts(host):
+    begun = time.monotonic()
+    host.sh("systemctl start salaam")
+    seconds = time.monotonic() - begun
+    # Ready means that this very request is served, with no waiting in between.
+    health = host.health()
+    need(health["status"] == "ok", f"health: {health['warnings']} {failing(health)}")
+    sandbox = health["tool_execution"]["sandbox"]
+    host.alice("salaam workspace add /srv/project --name project")
+    return (f"ready in {seconds:.1f} s, health ok, {health['tool_execution']['isolation']}, "
+            f"landlock ABI {sandbox['landlock_abi']}")
+
+
+def failing(health):
+    return [probe["id"] for probe in health["tool_execution"]["probes"] if probe["result"] != "pass"]
+
+
+def runs_a_command(host):
+    said = host.alice("salaam run --yes --json -- sh -c 'id -un; cat /proc/self/oom_score_adj; echo written >file'")
+    result = json.loads(said)
+    need(result["state"] == "completed" and result["exit_code"] == 0, said)
+    account, score = result["output"]["stdout"]["text"].split()
+    need((account, score) == ("salaam-tools", "1000"), said)
+    need(host.sh("stat -c %U /srv/project/file") == "salaam-tools", "the file is not the tools user's")
+    layers = result["sandbox"]
+    return f"as {account}, oom_score_adj {score}, {layers['backend']} {layers['version']}, landlock {layers['landlock']}"
+
+
+def holds_everything_in_its_control_group(host):
+    pids = host.sh("cat /sys/fs/cgroup$(systemctl show -p ControlGroup --value salaam)/cgroup.procs").split()
+    executor = host.health()["tool_execution"]["executors"][0]["pid"]
+    need(str(executor) in pids, f"the executor {executor} is not among {pids}")
+    status = host.sh("cat /proc/$(systemctl show -p MainPID --value salaam)/status")
+    value = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    need(int(value["CapEff"], 16) == 0 and value["NoNewPrivs"] == "0", status)
+    # DAC_READ_SEARCH, KILL, SETGID, SETUID, SYS_RESOURCE, AUDIT_WRITE (linux/capability.h).
+    wanted = sum(1 << bit for bit in (2, 5, 6, 7, 24, 29))
+    need(int(value["CapBnd"], 16) == wanted, f"bounding set {value['CapBnd']}")
+    return f"the executor is in it; no capability, bounding set {wanted:x}"
+
+
+def turns_a_stranger_away(host):
+    said = host.sh("cd /; runuser -u bob -- salaam health", code=3)
+    return said.splitlines()[0]
+
+
+def stops(host):
+    begun = time.monotonic()
+    host.sh("systemctl stop salaam")
+    seconds = time.monotonic() - begun
+    shown = host.shown("Result", "ExecMainStatus", "ActiveState")
+    need(shown == {"Result": "success", "ExecMainStatus": "0", "ActiveState": "inactive"}, shown)
+    need(host.sh("pgrep -u salaam,salaam-tools || echo none") == "none", "a process was left")
+    host.sh("runuser -u salaam -- salaam journal verify")
+    return f"in {seconds:.1f} s, exit code 0, no process left, the journal verifies"
+
+
+def outlives_a_command_that_eats_the_memory(host):
+    host.restart()
+    before = host.shown("MainPID")
+    said = host.alice("salaam run --yes --json -- tail /dev/zero", code=137)
+    result = json.loads(said)
+    need(result["signal"] == 9, said)
+    killed = host.sh("dmesg | grep -o 'Out of memory: Killed process [0-9]* ([a-z]*)' | tail -n 1")
+    need(killed.endswith("(tail)"), f"the kernel killed something else: {killed}")
+    after = host.shown("MainPID", "NRestarts", "ActiveState")
+    need(after == {**before, "NRestarts": "0", "ActiveState": "active"}, after)
+    return "the kernel killed the command, the service is the same process"
+
+
+def is_restarted_when_it_hangs(host):
+    host.drop_in("WatchdogSec=8")
+    host.restart()
+    before = host.shown("MainPID")
+    time.sleep(20)
+    need(host.shown("MainPID", "NRestarts") == {**before, "NRestarts": "0"}, "the watchdog starved in good health")
+    operation = host.begin()
+    host.sh(f"kill -STOP {before['MainPID']}")
+    host.sh("until [ $(systemctl show -p NRestarts --value salaam) = 1 ]; do sleep 0.5; done")
+    state = host.settled(operation)
+    need(state == "unknown", f"the operation is {state}")
+    host.drop_in()
+    return "fed for 20 s of WatchdogSec=8; stopped by SIGSTOP it is killed and restarted, the operation is unknown"
+
+
+def refuses_under_no_new_privileges(host):
+    for directive in ("NoNewPrivileges=yes", "RestrictSUIDSGID=yes"):
+        host.drop_in(directive)
+        mark = host.sh("date '+%F %T'; sleep 1")
+        host.sh("systemctl restart salaam", code=1)
+        shown = host.shown("ExecMainStatus", "NRestarts")
+        need(shown == {"ExecMainStatus": "3", "NRestarts": "0"}, f"{directive}: {shown}")
+        said = host.sh(f"journalctl -q -u salaam -o cat --since '{mark}'")
+        need("no-new-privs" in said and "remove NoNewPrivileges=" in said, f"{directive}: {said}")
+    # What the fix says.
+    host.drop_in()
+    host.restart()
+    need(host.health()["status"] == "ok", "the fix does not mend it")
+    return "no-new-privs with its fix, exit code 3, not tried again; the same for RestrictSUIDSGID=yes, which implies it"
+
+
+def degrades_without_user_namespaces(host):
+    host.sh("sysctl -q -w kernel.unprivileged_userns_clone=0")
+    try:
+        host.restart()
+        health = host.health()
+        need(health["status"] == "degraded", "health says ok")
+        probes = {probe["id"]: probe for probe in health["tool_execution"]["probes"] if probe["result"] != "pass"}
+        need("sandbox-userns" in probes, f"failing: {list(probes)}")
+        fix = probes["sandbox-userns"]["fix"]
+        need("kernel.unprivileged_userns_clone" in fix, fix)
+        said = host.alice("salaam run --yes -- true", code=125)
+        need("sandbox-userns" in said, said)
+    finally:
+        # What the fix says.
+        host.sh("echo kernel.unprivileged_userns_clone=1 >/etc/sysctl.d/salaam-test.conf; sysctl -q --system")
+    host.restart()
+    need(host.health()["status"] == "ok", "the fix does not mend it")
+    host.alice("salaam run --yes -- true")
+    return "health degraded, the command refused with sandbox-userns; mended by the fix that it names"
+
+
+def survives_a_reboot(host):
+    host.sh("systemctl enable -q salaam")
+    operation = host.begin()
+    host.machine.send("systemctl reboot")
+    host.machine.wait_for_boot(BOOT)
+    state = host.settled(operation)
+    # The service was told to stop, ended the command and has the proof: that is a receipt.
+    need(state in ("cancelled", "unknown"), f"the operation is {state}")
+    return f"in the middle of a command: started again by itself, the operation is {state}, {host.verify()} verify"
+
+
+def survives_a_reboot_at_once(host):
+    operation = host.begin()
+    host.machine.send("reboot --force --force")
+    host.machine.wait_for_boot(BOOT)
+    state = host.settled(operation)
+    need(state == "unknown", f"the operation is {state}")
+    return f"in the middle of a command: the operation is unknown and was not run again, {host.verify()} verify"
+
+
+def survives_a_power_cut(host):
+    operation = host.begin()
+    host.machine.cut_power()
+    host.machine.start(BOOT)
+    state = host.settled(operation)
+    need(state == "unknown", f"the operation is {state}")
+    host.alice("salaam run --yes -- true")
+    return f"in the middle of a command: the operation is unknown and was not run again, {host.verify()} verify"
+
+
+SMOKE = [
+    ("the machine boots", boots),
+    ("it is set up", is_set_up),
+    ("`systemctl start salaam`", starts),
+    ("an operator runs a command", runs_a_command),
+    ("`systemctl stop salaam`", stops),
+]
+WHOLE = [
+    *SMOKE[:4],
+    ("the unit holds the executor", holds_everything_in_its_control_group),
+    ("somebody who is no operator", turns_a_stranger_away),
+    SMOKE[4],
+    ("out of memory", outlives_a_command_that_eats_the_memory),
+    ("a hung service", is_restarted_when_it_hangs),
+    ("`NoNewPrivileges=yes` by a drop-in", refuses_under_no_new_privileges),
+    ("`kernel.unprivileged_userns_clone=0`", degrades_without_user_namespaces),
+    ("`systemctl reboot`", survives_a_reboot),
+    ("`reboot --force --force`", survives_a_reboot_at_once),
+    ("a power cut", survives_a_power_cut),
+]
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kit")
+    parser.add_argument("parcel")
+    parser.add_argument("work")
+    parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--report", type=pathlib.Path)
+    given = parser.parse_args()
+    # Asked to end, the machine goes too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    machine = Machine(given.kit, given.work, given.parcel)
+    host = Host(machine)
+    table, failed = [], 0
+    try:
+        for name, row in SMOKE if given.smoke else WHOLE:
+            begun = time.monotonic()
+            try:
+                outcome, evidence = "ok", row(host)
+            except (Failure, KeyError, ValueError) as error:
+                outcome, evidence, failed = "FAILED", f"{type(error).__name__}: {error}", failed + 1
+            seconds = time.monotonic() - begun
+            print(f"{outcome}: {name} ({seconds:.0f} s): {evidence}", flush=True)
+            table.append((name, outcome, evidence.splitlines()[0], f"{seconds:.0f}"))
+            # Nothing after these makes sense without them.
+            if failed and row in (boots, is_set_up, starts):
+                break
+            if outcome != "ok" and not machine.answers():
+                machine.cut_power()
+                machine.start(BOOT)
+    finally:
+        machine.cut_power()
+    lines = ["| what | outcome | evidence | s |", "|---|---|---|---|"]
+    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in table]
+    print("\n" + "\n".join(lines))
+    if given.report:
+        given.report.parent.mkdir(parents=True, exist_ok=True)
+        packages = ", ".join((pathlib.Path(given.kit) / "packages").read_text().splitlines())
+        given.report.write_text(
+            "# A whole host\n\n"
+            "`sudo tests/campaign vm`: Debian with systemd as process 1, in an emulated machine (qemu, TCG), with the\n"
+            f"release build installed. {packages}.\n\n" + "\n".join(lines) + "\n")
+    print(f"\n{len(table) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
