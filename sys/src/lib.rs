@@ -6,6 +6,8 @@
 
 pub mod descriptors;
 pub mod file;
+pub mod handed;
+pub mod landlock;
 pub mod peer;
 pub mod pidfd;
 pub mod reap;

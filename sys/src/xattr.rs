@@ -2,7 +2,7 @@
 //! exchanged in between.
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, CString},
     io,
     os::fd::{AsFd, AsRawFd as _},
 };
@@ -22,6 +22,29 @@ pub fn get(object: impl AsFd, name: &CStr, most: usize) -> io::Result<Option<Vec
         }
         Err(_) => match io::Error::last_os_error() {
             e if matches!(e.raw_os_error(), Some(libc::ENODATA | libc::EOPNOTSUPP)) => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// The names of the attributes on the open object, at most `most` bytes of them; none where the file system has
+/// no such attributes. `ERANGE` for more.
+pub fn list(object: impl AsFd, most: usize) -> io::Result<Vec<CString>> {
+    let mut names = vec![0u8; most];
+    // SAFETY: the descriptor is open for as long as `object` is borrowed, and the kernel writes at most
+    // `names.len()` bytes into the buffer, which outlives the call.
+    let length = unsafe { libc::flistxattr(object.as_fd().as_raw_fd(), names.as_mut_ptr().cast(), names.len()) };
+    match usize::try_from(length) {
+        Ok(length) => {
+            let names = names.get(..length).unwrap_or_default();
+            Ok(names
+                .split(|byte| *byte == 0)
+                .filter(|name| !name.is_empty())
+                .filter_map(|n| CString::new(n).ok())
+                .collect())
+        }
+        Err(_) => match io::Error::last_os_error() {
+            e if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
             e => Err(e),
         },
     }
