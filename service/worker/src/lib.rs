@@ -1,0 +1,47 @@
+//! The agent loop of one session, in a process that can only speak to the service.
+//!
+//! It has the service's uid and holds what a provider said, so it must be able to do nothing by itself: it is
+//! confined before it reads a byte, shows that it is, and from then on proposes; the service judges. The order of
+//! everything is in `start` and `run`; what is decided is in `agent`, which touches nothing.
+//!
+//! Invariant: one thread; no file is opened and no socket made, here or in anything that is called from here.
+
+pub mod agent;
+mod handed;
+mod run;
+mod scripted;
+mod start;
+
+use std::process::ExitCode;
+
+pub use scripted::Scripted;
+
+/// Where the service places the socket over which descriptors come; 0 is the link, 1 and 2 are its log.
+pub const HANDED: i32 = 3;
+/// With a descriptor on that socket: the script.
+pub const TAG_SCRIPT: u8 = b'S';
+
+/// The service ended the session, or went away.
+const OVER: u8 = 0;
+/// Not started as the service does it, or not confined: nothing was read.
+const NOT_CONFINED: u8 = 70;
+/// The link broke, or the service said something that it never says.
+const BROKEN: u8 = 72;
+
+/// Everything, from the first line to the last.
+pub fn main() -> ExitCode {
+    let started = match start::start() {
+        Ok(started) => started,
+        Err(error) => {
+            eprintln!("not confined: {error}");
+            return ExitCode::from(NOT_CONFINED);
+        }
+    };
+    match run::run(started) {
+        Ok(()) => ExitCode::from(OVER),
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(BROKEN)
+        }
+    }
+}
