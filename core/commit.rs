@@ -1,4 +1,4 @@
-//! The build script of both daemons: tells the binary which commit it was built from.
+//! The build script of every program that says its build: tells the binary which commit it was built from.
 //!
 //! It reads git's files instead of running git: a build as root in another account's checkout must neither
 //! fail on ownership nor run what that checkout's configuration names. Only the checkout that this package
@@ -10,8 +10,12 @@ use std::{
 };
 
 fn main() {
-    println!("cargo::rerun-if-changed=../core/commit.rs");
-    let root = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).and_then(|dir| dir.parent().map(Path::to_owned));
+    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from).unwrap_or_default();
+    // The one lock file lies at the top; packages are one or two floors below it.
+    let root = package.ancestors().skip(1).take(2).find(|above| above.join("Cargo.lock").exists());
+    if let Some(root) = root {
+        watch(&root.join("core/commit.rs"));
+    }
     let commit = root.and_then(|root| commit(&root.join(".git"))).unwrap_or_else(|| "unknown".to_owned());
     println!("cargo::rustc-env=SALAAM_COMMIT={commit}");
 }

@@ -10,6 +10,7 @@ use crate::{
     canon::{self, CanonError},
     command::Command,
     digest::Digest,
+    edit::{Expected, Named},
     id::{OperationId, WorkspaceId},
     operation::Kind,
     policy::Policy,
@@ -44,15 +45,51 @@ pub enum Arguments {
         /// The time limit in seconds.
         timeout_seconds: u64,
     },
+    /// Files are changed.
+    Edit {
+        /// The changes in order, their contents by digest.
+        changes: Vec<Named>,
+        /// What becomes of each file, in order of path.
+        files: Vec<Expected>,
+        /// SHA-256 of the shown form: the diff that the operator saw.
+        diff: Digest,
+    },
+    /// An edit is taken back.
+    Undo {
+        /// Which.
+        operation: OperationId,
+        /// What becomes of each file, in order of path.
+        files: Vec<Expected>,
+        /// SHA-256 of the shown form.
+        diff: Digest,
+    },
 }
 
-/// A file whose content is bound.
+/// A file whose content is bound. For an edit or undo these are the pre-images; a file that is not there yet has
+/// [`BoundFile::ABSENT`], which no content hashes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundFile {
     /// The absolute path inside the workspace.
     pub path: Vec<u8>,
     /// The content that was read.
     pub sha256: Digest,
+}
+
+impl BoundFile {
+    /// Stands for a file that must not be there.
+    pub const ABSENT: Digest = Digest::ZERO;
+
+    /// The pre-images of an edit below the workspace at `root`, in order of path.
+    pub fn before(root: &[u8], files: &[Expected]) -> Vec<Self> {
+        let absolute = |path: &[u8]| [root.strip_suffix(b"/").unwrap_or(root), b"/", path].concat();
+        let bound = |file: &Expected| Self {
+            path: absolute(&file.path),
+            sha256: file.pre.map_or(Self::ABSENT, |stamp| stamp.sha256),
+        };
+        let mut bound: Vec<Self> = files.iter().map(bound).collect();
+        bound.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+        bound
+    }
 }
 
 /// Everything that a grant covers.
@@ -159,6 +196,16 @@ impl Arguments {
                 }
                 value
             }
+            Self::Edit { changes, files, diff } => json!({
+                "edits": changes.iter().map(Named::to_value).collect::<Vec<_>>(),
+                "files": files.iter().map(Expected::to_value).collect::<Vec<_>>(),
+                "diff": { "sha256": diff },
+            }),
+            Self::Undo { operation, files, diff } => json!({
+                "undo": operation,
+                "files": files.iter().map(Expected::to_value).collect::<Vec<_>>(),
+                "diff": { "sha256": diff },
+            }),
         }
     }
 }

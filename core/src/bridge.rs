@@ -5,6 +5,7 @@ use crate::{
     bound::BoundFile,
     command::Command,
     digest::Digest,
+    edit::{Change, EditedFile, Expected, Image},
     id::{OperationId, WorkspaceId},
     limits::Limits,
     policy::{Landlock, Network, Profile},
@@ -12,9 +13,9 @@ use crate::{
 };
 
 /// The protocol spoken over the bridge. Both sides must speak the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// How a build names itself: `0.1.0 (commit abcdef0, bridge 1)`.
+/// How a build names itself: `0.1.0 (commit abcdef0, bridge 2)`.
 pub fn build_name(number: &str, commit: &str) -> String {
     format!("{number} (commit {commit}, bridge {VERSION})")
 }
@@ -76,6 +77,15 @@ pub struct Hello {
     pub groups: Vec<u32>,
     /// Whether it read an instance file (`instance`) or stands on its built-in floor (`builtin`).
     pub floor: String,
+}
+
+/// Asks the executor to try its sandbox on this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProbeSandbox {
+    /// How much landlock is demanded.
+    pub landlock: Landlock,
+    /// Whether every attack there is is carried out, each a check of its own, instead of the short set.
+    pub prove: bool,
 }
 
 /// What the executor's sandbox can do on this host, tried at start.
@@ -236,6 +246,88 @@ pub struct RunPlan {
     pub protected_paths: Vec<Vec<u8>>,
     /// Environment entries that the operator declared.
     pub environment: Vec<(String, String)>,
+}
+
+/// What crosses beside the contents of an edit or of the files read for one: paths, digests, ids and framing.
+pub const MAX_EDIT_FRAME_BYTES: usize = 4 << 20;
+
+/// Asks for files as an edit finds them: before anybody is asked about it, and those that only the executor's account
+/// can read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadFiles {
+    /// The workspace, opened before.
+    pub workspace: WorkspaceId,
+    /// Relative paths, in order, each once.
+    pub paths: Vec<Vec<u8>>,
+    /// As in the [`EditPlan`] that may follow: what no edit touches is refused here already.
+    pub protected_paths: Vec<Vec<u8>>,
+}
+
+/// The answer to [`ReadFiles`]: each path as it stands; absent = there is no file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FilesRead {
+    /// In order of path.
+    pub files: Vec<(Vec<u8>, Option<Image>)>,
+}
+
+/// One edit or undo to apply. The executor reads the files itself, computes again, and refuses any difference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EditPlan {
+    /// The operation; applied once.
+    pub operation: OperationId,
+    /// The executor epoch that the service believes in.
+    pub epoch: u64,
+    /// The workspace, opened before.
+    pub workspace: WorkspaceId,
+    /// In order.
+    pub changes: Vec<Change>,
+    /// What must come of them, in order of path.
+    pub expected: Vec<Expected>,
+    /// What the operator protects beside the built-in list, relative to the root.
+    pub protected_paths: Vec<Vec<u8>>,
+    /// Directories that go where they are empty afterwards: an undo names what the edit had [`Edited::made`].
+    pub directories: Vec<Vec<u8>>,
+}
+
+/// Directories that one edit makes: each is an owned change beside the files.
+pub const MAX_EDIT_DIRECTORIES: usize = 256;
+
+/// An edit that took effect, whole and durable.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Edited {
+    /// What became of each file, in order of path.
+    pub files: Vec<EditedFile>,
+    /// Directories that were made for files deeper down, in order of path.
+    pub made: Vec<Vec<u8>>,
+}
+
+/// Asks what became of an edit that was sent and never answered, and ends it: finished or taken back.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settle {
+    /// The operation.
+    pub operation: OperationId,
+    /// The executor epoch that the service believes in.
+    pub epoch: u64,
+    /// The workspace, opened before.
+    pub workspace: WorkspaceId,
+    /// What must have come of it, in order of path.
+    pub expected: Vec<Expected>,
+    /// As in its [`EditPlan`].
+    pub directories: Vec<Vec<u8>>,
+}
+
+/// What the disk says about an edit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Settled {
+    /// All of it is in place, and durable.
+    Finished(Edited),
+    /// None of it is.
+    RolledBack,
+    /// Something else has changed the files: nobody can tell, and nothing more was touched.
+    Undecided {
+        /// What was found, for a person.
+        evidence: String,
+    },
 }
 
 /// What the executor is told while a command runs.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not an id of the form {prefix} followed by 32 lower-case hex digits")]
 pub struct NotAnId {
-    /// What was given, cut to 64 characters.
+    /// What was given, made visible and cut to 64 characters.
     pub given: String,
     /// The prefix that the noun has.
     pub prefix: &'static str,
@@ -49,7 +49,7 @@ macro_rules! ids {
             type Err = NotAnId;
 
             fn from_str(text: &str) -> Result<Self, NotAnId> {
-                let refuse = || NotAnId { given: text.chars().take(64).collect(), prefix: $prefix };
+                let refuse = || NotAnId { given: crate::show::excerpt(text.as_bytes(), 64), prefix: $prefix };
                 let hex = text.strip_prefix($prefix).ok_or_else(refuse)?;
                 let plain = hex.len() == 32 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
                 if !plain {

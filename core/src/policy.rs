@@ -27,7 +27,7 @@ macro_rules! word {
                 match text {
                     $($text => Ok(Self::$variant),)+
                     other => Err(crate::policy::UnknownWord {
-                        given: other.chars().take(64).collect(),
+                        given: crate::show::excerpt(other.as_bytes(), 64),
                         known: &[$($text),+],
                     }),
                 }
@@ -53,7 +53,7 @@ pub(crate) use word;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{given}` is not one of {}", known.join(", "))]
 pub struct UnknownWord {
-    /// What was given, cut to 64 characters.
+    /// What was given, made visible and cut to 64 characters: it may be another process's word.
     pub given: String,
     /// The words that there are.
     pub known: &'static [&'static str],
@@ -206,6 +206,14 @@ mod tests {
             "Read-Only".parse::<Profile>().unwrap_err().to_string(),
             "`Read-Only` is not one of read-only, workspace-write, full-access"
         );
+    }
+
+    #[test]
+    fn an_unknown_word_is_named_visibly_and_cut() {
+        let said = "\u{1b}[2J".parse::<Profile>().unwrap_err().to_string();
+        assert!(said.starts_with("`\\e[2J` is not one of"), "{said}");
+        let long = "a".repeat(1000).parse::<Profile>().unwrap_err();
+        assert_eq!(long.given.chars().count(), 65);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     canon,
     digest::Digest,
+    edit::EditedFile,
     id::OperationId,
     operation::State,
     policy::{Isolation, Network, Profile},
@@ -28,6 +29,9 @@ pub struct Sandbox {
     pub namespaces: Vec<String>,
     /// Whether a prepared sandbox was used.
     pub warm: bool,
+    /// The controllers by which its control group is limited; empty where it has none.
+    #[serde(default)]
+    pub cgroup: Vec<String>,
 }
 
 /// One output stream, whole and kept.
@@ -87,6 +91,19 @@ pub struct Changed {
     pub paths: Vec<Vec<u8>>,
     /// Whether the walk reached everything.
     pub complete: bool,
+    /// How protected paths were kept.
+    pub guard: Guard,
+}
+
+/// How the protected paths of a workspace were kept from a command.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Guard {
+    /// Mounts that nothing inside could change or move aside.
+    pub mounts: u64,
+    /// Protected paths beyond the most mounts that one sandbox has: kept by the look after the command only.
+    pub scanned: u64,
+    /// Whether that look reached everything, and could take away all that it found.
+    pub complete: bool,
 }
 
 impl Changed {
@@ -95,6 +112,11 @@ impl Changed {
             "count": canon::wide(self.count),
             "paths": self.paths.iter().map(|path| canon::bytes(path)).collect::<Vec<_>>(),
             "complete": self.complete,
+            "guard": {
+                "mounts": canon::wide(self.guard.mounts),
+                "scanned": canon::wide(self.guard.scanned),
+                "complete": self.guard.complete,
+            },
         })
     }
 }
@@ -138,6 +160,8 @@ pub struct OperationResult {
     pub left_processes: u64,
     /// What it changed.
     pub changed: Changed,
+    /// What an edit did to each file; empty for a command.
+    pub files: Vec<EditedFile>,
     /// What was moved to quarantine.
     pub quarantined: Vec<Vec<u8>>,
     /// Hosts that it reached or was refused, in order.
@@ -159,8 +183,10 @@ pub struct Failure {
 
 impl OperationResult {
     /// The object for the journal: no output text.
+    ///
+    /// `files` is there only for an edit or undo that changed some: the object of a command stays as it was.
     pub fn to_value(&self) -> Value {
-        json!({
+        let mut value = json!({
             "operation": self.operation,
             "state": self.state,
             "exit_code": self.exit_code,
@@ -182,6 +208,12 @@ impl OperationResult {
             "egress": self.egress,
             "usage": self.usage,
             "timing_us": self.timing,
-        })
+        });
+        if !self.files.is_empty()
+            && let Some(map) = value.as_object_mut()
+        {
+            map.insert("files".into(), self.files.iter().map(EditedFile::to_value).collect());
+        }
+        value
     }
 }

@@ -42,6 +42,16 @@ pub enum Outcome {
 }
 word!(Outcome { Completed = "completed", Failed = "failed", Cancelled = "cancelled", ScriptMismatch = "script-mismatch" });
 
+/// What a person found out about an operation of which nobody knew the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// It took effect.
+    TookEffect,
+    /// It had no effect.
+    NoEffect,
+}
+word!(Verdict { TookEffect = "took-effect", NoEffect = "no-effect" });
+
 /// Where a session stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]

@@ -16,6 +16,18 @@ pub fn block(bytes: &[u8]) -> String {
     escape(bytes, true)
 }
 
+/// The beginning of a text as [`line()`] shows it, of at most `most` characters: for errors that name what they were
+/// given.
+pub fn excerpt(bytes: &[u8], most: usize) -> String {
+    // A character has at most four bytes, and an escape only lengthens: no more than this can be shown.
+    let begin = bytes.get(..most.saturating_add(1).saturating_mul(4)).unwrap_or(bytes);
+    let shown = line(begin);
+    if begin.len() == bytes.len() && shown.chars().count() <= most {
+        return shown;
+    }
+    shown.chars().take(most).chain(['\u{2026}']).collect()
+}
+
 /// Whether [`line()`] would hide nothing and change nothing, line feeds and tabs aside: what is not plain is
 /// flagged `hidden-characters` in an approval.
 pub fn is_plain(bytes: &[u8]) -> bool {
@@ -109,6 +121,15 @@ mod tests {
             assert_eq!(line(given), shown);
         }
         assert_eq!(block(b"two\nlines\t."), "two\nlines\t.");
+    }
+
+    #[test]
+    fn an_excerpt_is_short_and_as_visible_as_the_whole() {
+        assert_eq!(excerpt(b"\x1b[2J", 80), "\\e[2J");
+        assert_eq!(excerpt("\u{e9}".repeat(3).as_bytes(), 3), "\u{e9}\u{e9}\u{e9}");
+        assert_eq!(excerpt("\u{e9}".repeat(4).as_bytes(), 3), "\u{e9}\u{e9}\u{e9}\u{2026}");
+        assert_eq!(excerpt(&vec![b' '; 1 << 20], 3), "   \u{2026}");
+        assert_eq!(excerpt(b"", 0), "");
     }
 
     #[test]

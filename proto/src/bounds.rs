@@ -21,6 +21,10 @@ pub(crate) const MAX_NAMESPACES: usize = 16;
 pub(crate) const MAX_VALUE_BYTES: usize = 32 * 1024;
 /// The type (4 bytes) and MAX_HANDLE_SZ (128 bytes) in hex.
 pub(crate) const MAX_HANDLE_DIGITS: usize = 264;
+/// The largest errno of Linux (MAX_ERRNO, include/linux/err.h).
+pub(crate) const MAX_ERRNO: i32 = 4095;
+/// The largest signal number of Linux (SIGRTMAX).
+pub(crate) const MAX_SIGNAL: i32 = 64;
 /// Changed paths that a result names.
 pub(crate) const MAX_CHANGED_PATHS: usize = 100;
 
@@ -78,9 +82,14 @@ pub(crate) fn present<T>(field: &'static str, value: Option<T>) -> Result<T, Wir
 
 /// Our own sentence, cut on a character to what the other side takes: it may quote a path that somebody
 /// chose, and an honest executor must not send what the service has to take for an attack.
-pub(crate) fn cut(mut sentence: String) -> String {
-    if sentence.len() > MAX_SENTENCE_BYTES {
-        let end = (0..=MAX_SENTENCE_BYTES).rev().find(|end| sentence.is_char_boundary(*end)).unwrap_or(0);
+pub(crate) fn cut(sentence: String) -> String {
+    cut_to(sentence, MAX_SENTENCE_BYTES)
+}
+
+/// Our own sentence, cut on a character to at most `most` bytes.
+pub(crate) fn cut_to(mut sentence: String, most: usize) -> String {
+    if sentence.len() > most {
+        let end = (0..=most).rev().find(|end| sentence.is_char_boundary(*end)).unwrap_or(0);
         sentence.truncate(end);
     }
     sentence

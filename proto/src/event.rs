@@ -2,16 +2,13 @@
 
 use salaam_core::{
     bridge::{CHUNK_BYTES, Exit, RunEvent, Stream},
-    result::{Changed, Usage},
+    result::{Changed, Guard, Usage},
 };
 
 use crate::{
-    bounds::{self, MAX_CHANGED_PATHS, WireError},
+    bounds::{self, MAX_CHANGED_PATHS, MAX_SIGNAL, WireError},
     wire,
 };
-
-/// The largest signal number of Linux (SIGRTMAX).
-const MAX_SIGNAL: i32 = 64;
 
 impl From<RunEvent> for wire::RunEvent {
     fn from(event: RunEvent) -> Self {
@@ -65,6 +62,9 @@ impl From<Exit> for wire::Exit {
                 count: exit.changed.count,
                 paths: exit.changed.paths.into_iter().map(Into::into).collect(),
                 complete: exit.changed.complete,
+                mounts: exit.changed.guard.mounts,
+                scanned: exit.changed.guard.scanned,
+                guarded: exit.changed.guard.complete,
             }),
             quarantined: exit.quarantined.into_iter().map(Into::into).collect(),
         }
@@ -104,6 +104,7 @@ impl TryFrom<wire::Exit> for Exit {
                     bounds::relative_path("changed.paths", &path)
                 })?,
                 complete: changed.complete,
+                guard: Guard { mounts: changed.mounts, scanned: changed.scanned, complete: changed.guarded },
             },
             quarantined: bounds::plan_list("quarantined", exit.quarantined, |path| {
                 bounds::relative_path("quarantined", &path)

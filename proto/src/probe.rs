@@ -1,31 +1,29 @@
 //! What is tried at start: the sandbox, and what the tools user must not reach.
 
 use salaam_core::{
-    bridge::{Attempt, Attempted, MAX_SAID_BYTES, SandboxStatus},
+    bridge::{Attempt, Attempted, MAX_SAID_BYTES, ProbeSandbox, SandboxStatus},
     check::Check,
-    policy::Landlock,
     result::Sandbox,
 };
 
 use crate::{
-    bounds::{self, MAX_ATTEMPTS, MAX_CHECKS, MAX_NAMESPACES, MAX_SENTENCE_BYTES, MAX_WORD_BYTES, WireError},
+    bounds::{
+        self, MAX_ATTEMPTS, MAX_CHECKS, MAX_ERRNO, MAX_NAMESPACES, MAX_SENTENCE_BYTES, MAX_WORD_BYTES, WireError,
+    },
     wire,
 };
 
-/// The largest errno of Linux (MAX_ERRNO, include/linux/err.h).
-const MAX_ERRNO: i32 = 4095;
-
-impl From<Landlock> for wire::ProbeSandboxRequest {
-    fn from(landlock: Landlock) -> Self {
-        Self { landlock: landlock.as_str().into() }
+impl From<ProbeSandbox> for wire::ProbeSandboxRequest {
+    fn from(probe: ProbeSandbox) -> Self {
+        Self { landlock: probe.landlock.as_str().into(), prove: probe.prove }
     }
 }
 
-impl TryFrom<wire::ProbeSandboxRequest> for Landlock {
+impl TryFrom<wire::ProbeSandboxRequest> for ProbeSandbox {
     type Error = WireError;
 
     fn try_from(request: wire::ProbeSandboxRequest) -> Result<Self, WireError> {
-        bounds::word("landlock", &request.landlock)
+        Ok(Self { landlock: bounds::word("landlock", &request.landlock)?, prove: request.prove })
     }
 }
 
@@ -81,6 +79,7 @@ impl From<Sandbox> for wire::Sandbox {
             seccomp: sandbox.seccomp,
             namespaces: sandbox.namespaces,
             warm: sandbox.warm,
+            cgroup: sandbox.cgroup,
         }
     }
 }
@@ -105,6 +104,9 @@ impl TryFrom<wire::Sandbox> for Sandbox {
                 bounds::name("sandbox.namespaces", namespace)
             })?,
             warm: sandbox.warm,
+            cgroup: bounds::list("sandbox.cgroup", sandbox.cgroup, MAX_NAMESPACES, |controller| {
+                bounds::name("sandbox.cgroup", controller)
+            })?,
         })
     }
 }

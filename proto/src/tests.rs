@@ -5,7 +5,7 @@ use salaam_core::{
     bound::BoundFile,
     bridge::{
         Action, Attempt, Attempted, CHUNK_BYTES, Exit, Greeting, Hello, MAX_PLAN_LIST, MAX_STDIN_BYTES, OpenWorkspace,
-        OpenedWorkspace, Prepare, Prepared, RunEvent, RunInput, RunPlan, SandboxStatus, Stream,
+        OpenedWorkspace, Prepare, Prepared, ProbeSandbox, RunEvent, RunInput, RunPlan, SandboxStatus, Stream,
     },
     check::Check,
     command::{Command, MAX_ARGUMENT_BYTES},
@@ -13,7 +13,7 @@ use salaam_core::{
     id::{OperationId, WorkspaceId},
     limits::Limits,
     policy::{Landlock, Network, Profile},
-    result::{Changed, Failure, Sandbox, Usage},
+    result::{Changed, Failure, Guard, Sandbox, Usage},
 };
 
 use crate::{MAX_ATTEMPTS, MAX_PATH_BYTES, MAX_SENTENCE_BYTES, WireError, wire};
@@ -35,6 +35,7 @@ fn sandbox() -> Sandbox {
         seccomp: true,
         namespaces: vec!["user".into(), "mnt".into()],
         warm: false,
+        cgroup: vec!["memory".into()],
     }
 }
 
@@ -64,14 +65,19 @@ fn exit() -> Exit {
         proven_gone: true,
         left_processes: 2,
         usage: Usage { cpu_ms: 1, peak_memory_bytes: 2, wall_ms: 3 },
-        changed: Changed { count: 1, paths: vec![b"a/\xff".to_vec()], complete: true },
+        changed: Changed {
+            count: 1,
+            paths: vec![b"a/\xff".to_vec()],
+            complete: true,
+            guard: Guard { mounts: 5, scanned: 2, complete: true },
+        },
         quarantined: vec![b"sub/.git/hooks".to_vec()],
         ..Exit::default()
     }
 }
 
 /// To the wire, through bytes, and back.
-fn round<D, W>(value: D)
+pub(crate) fn round<D, W>(value: D)
 where
     D: Clone + PartialEq + std::fmt::Debug + TryFrom<W, Error = WireError>,
     W: From<D> + prost::Message + Default,
@@ -87,7 +93,7 @@ fn every_value_comes_back_as_it_went() {
     let hello =
         Hello { bridge_version: 1, build: "0.1.0".into(), uid: 997, groups: vec![995, 997], floor: "builtin".into() };
     round::<_, wire::HelloReply>(hello);
-    round::<_, wire::ProbeSandboxRequest>(Landlock::IfAvailable);
+    round::<_, wire::ProbeSandboxRequest>(ProbeSandbox { landlock: Landlock::IfAvailable, prove: true });
     round::<_, wire::ProbeSandboxReply>(SandboxStatus {
         sandbox: Some(sandbox()),
         checks: vec![Check::fail("sandbox-userns", "ENOSPC", "raise it")],
@@ -131,7 +137,7 @@ fn an_empty_message_never_means_allow() {
     let missing = |field| WireError::Missing { field };
     assert_eq!(Greeting::try_from(wire::HelloRequest::default()), Err(missing("bridge_version")));
     assert_eq!(Hello::try_from(wire::HelloReply::default()), Err(missing("bridge_version")));
-    assert_eq!(Landlock::try_from(wire::ProbeSandboxRequest::default()), Err(missing("landlock")));
+    assert_eq!(ProbeSandbox::try_from(wire::ProbeSandboxRequest::default()), Err(missing("landlock")));
     assert_eq!(SandboxStatus::try_from(wire::ProbeSandboxReply::default()), Err(missing("checks")));
     assert_eq!(OpenWorkspace::try_from(wire::OpenWorkspaceRequest::default()), Err(missing("workspace")));
     assert_eq!(Prepare::try_from(wire::PrepareRequest::default()), Err(missing("operation")));
@@ -261,9 +267,20 @@ fn a_long_message_of_our_own_is_cut_on_a_character() {
 #[test]
 fn the_contract_is_embedded_with_every_call() {
     let text = String::from_utf8_lossy(crate::DESCRIPTORS);
-    for call in
-        ["Hello", "ProbeSandbox", "Try", "OpenWorkspace", "CloseWorkspace", "Prepare", "Release", "Run", "RunEvent"]
-    {
+    for call in [
+        "Hello",
+        "ProbeSandbox",
+        "Try",
+        "OpenWorkspace",
+        "CloseWorkspace",
+        "Prepare",
+        "Release",
+        "Run",
+        "RunEvent",
+        "ReadFiles",
+        "Edit",
+        "Settle",
+    ] {
         assert!(text.contains(call), "{call}");
     }
 }
