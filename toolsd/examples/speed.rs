@@ -37,7 +37,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 async fn measure(launch: &Path, workspace: &Path) -> Result<(), Box<dyn Error>> {
-    let config = RunnerConfig { launch: Some(launch.to_owned()), bwrap: None, unsandboxed: Unsandboxed::Refuse };
+    let config =
+        RunnerConfig { launch: Some(launch.to_owned()), bwrap: None, cgroups: None, unsandboxed: Unsandboxed::Refuse };
     let runner = Runner::new(config)?;
     let id = WorkspaceId::new(1, [1; 10]);
     runner.open_workspace(id, workspace.as_os_str().as_encoded_bytes()).map_err(|failure| failure.message)?;

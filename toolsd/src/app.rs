@@ -80,7 +80,8 @@ fn listen(stream: std::os::unix::net::UnixStream, floor: Floor, prober: probe::C
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(engine("the runtime"))?;
     runtime.block_on(async {
         let prober = Prober::adopt(prober).map_err(engine("the prober"))?;
-        let runner = Runner::new(RunnerConfig { launch: None, bwrap: None, unsandboxed: floor.unsandboxed() })?;
+        let runner =
+            Runner::new(RunnerConfig { launch: None, bwrap: None, cgroups: None, unsandboxed: floor.unsandboxed() })?;
         let ended = rpc::serve(stream, Arc::new(rpc::Executor::new(runner, floor, prober)))
             .await
             .map_err(engine("the bridge"))?;

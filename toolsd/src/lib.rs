@@ -2,13 +2,15 @@
 //!
 //! It holds no credential and decides nothing; it checks everything again as if the service were hostile, and
 //! it does not outlive its bridge. Floors, imports pointing down only: `rpc` → `app` steps → `command` →
-//! `sandbox`, `supervise`, `output`, `scan`, `probe`, `bridge` → `floor`.
+//! `sandbox`, `supervise`, `output`, `scan`, `probe`, `bridge` → `floor`, `beneath`.
 
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod beneath;
 pub mod bridge;
 pub mod command;
+pub mod edit;
 pub mod floor;
 pub mod harden;
 pub mod output;

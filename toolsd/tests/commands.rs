@@ -11,6 +11,7 @@ use salaam_core::{
     limits::Limits,
     policy::{Network, Profile, Unsandboxed},
 };
+use salaam_toolsd::command::Proof;
 
 #[test]
 fn the_exit_code_and_the_signal_are_the_commands_own() {
@@ -248,7 +249,7 @@ fn a_cancel_at_any_moment_of_the_start_leaves_nothing_and_is_told_truly() {
         }
         // A prober's sandbox counts like any other.
         for round in 0..20 {
-            let probe = bench.runner.probe_sandbox(salaam_core::policy::Landlock::Required);
+            let probe = bench.runner.probe_sandbox(salaam_core::policy::Landlock::Required, Proof::Short);
             drop(tokio::time::timeout(Duration::from_micros(round * 700), probe).await);
         }
         let until = Instant::now() + Duration::from_secs(5);
@@ -422,7 +423,7 @@ fn a_hardened_executor_runs_commands_all_the_same() {
         use std::os::unix::fs::PermissionsExt;
         assert_eq!(bench.path.join("made").metadata().unwrap().permissions().mode() & 0o7777, 0o755);
         assert_eq!(outcome.exit.unwrap().changed.paths, [b"made".to_vec()]);
-        let status = bench.runner.probe_sandbox(salaam_core::policy::Landlock::Required).await;
+        let status = bench.runner.probe_sandbox(salaam_core::policy::Landlock::Required, Proof::Short).await;
         assert!(status.sandbox.is_some(), "{status:?}");
     });
 }

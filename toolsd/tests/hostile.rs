@@ -12,6 +12,9 @@
     reason = "the functions beside the tests are tests too"
 )]
 
+#[path = "hostile/edits.rs"]
+mod edits;
+
 use std::{
     fs::{self, File},
     io::{Read as _, Write as _},
@@ -328,7 +331,12 @@ fn two_versions_are_both_named_and_nothing_follows() {
             let mut client = toolsd.client().await;
             let other = wire::HelloRequest { bridge_version: VERSION + 1, ..greeting() };
             assert_eq!(client.hello(other).await.unwrap().into_inner().bridge_version, VERSION);
-            assert!(client.probe_sandbox(wire::ProbeSandboxRequest { landlock: "required".into() }).await.is_err());
+            assert!(
+                client
+                    .probe_sandbox(wire::ProbeSandboxRequest { landlock: "required".into(), prove: true })
+                    .await
+                    .is_err()
+            );
         });
         toolsd.closed_as_impossible("after a mismatch");
     });
@@ -340,7 +348,7 @@ fn calls_out_of_order_close_the_bridge() {
         let calls: [(&str, bool, MakeCall); 7] = [
             ("Run before Hello", false, |mut c| Box::pin(async move { run(&mut c, vec![of(plan(None))]).await })),
             ("a probe before Hello", false, |mut c| {
-                let probe = wire::ProbeSandboxRequest { landlock: "required".into() };
+                let probe = wire::ProbeSandboxRequest { landlock: "required".into(), prove: true };
                 Box::pin(async move { c.probe_sandbox(probe).await.map(drop) })
             }),
             ("a second Hello", true, |mut c| Box::pin(async move { c.hello(greeting()).await.map(drop) })),
@@ -403,7 +411,7 @@ fn messages_that_are_oversize_or_malformed_close_the_bridge() {
                 Box::pin(async move { c.prepare(wire::PrepareRequest::default()).await.map(drop) })
             }),
             ("an unknown word", |mut c| {
-                let probe = wire::ProbeSandboxRequest { landlock: "best-effort".into() };
+                let probe = wire::ProbeSandboxRequest { landlock: "best-effort".into(), prove: false };
                 Box::pin(async move { c.probe_sandbox(probe).await.map(drop) })
             }),
         ];

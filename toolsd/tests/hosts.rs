@@ -12,7 +12,7 @@ use salaam_core::{
     check::Status,
     policy::{Landlock, Unsandboxed},
 };
-use salaam_toolsd::command::{Runner, RunnerConfig};
+use salaam_toolsd::command::{Proof, Runner, RunnerConfig};
 
 /// Runs `test` again inside `wrapper`, a host with something switched off.
 fn on_a_host(name: &str, wrapper: &[&str], test: impl AsyncFnOnce()) {
@@ -43,16 +43,24 @@ const WITHOUT_NETWORK_NAMESPACES: &[&str] =
 fn without_user_namespaces_the_setting_is_named_and_nothing_runs() {
     on_a_host("without_user_namespaces_the_setting_is_named_and_nothing_runs", WITHOUT_USER_NAMESPACES, async || {
         let bench = Bench::with_floor("nouser", Unsandboxed::Allow);
-        let status = bench.runner.probe_sandbox(Landlock::Required).await;
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
         assert!(status.sandbox.is_none());
         let failed = status.checks.iter().find(|check| check.status == Status::Fail).unwrap();
         assert_eq!(failed.id, "sandbox-userns", "{status:?}");
         assert!(failed.fix.contains("user.max_user_namespaces"), "{failed:?}");
-        for plan in
-            [bench.shell("true"), RunPlan { allow_unsandboxed: true, ..bench.shell("true") }, bench.bare("true")]
-        {
-            let failure = bench.run(plan).await.failure.unwrap();
-            assert_eq!(failure.id, "sandbox-userns", "{failure:?}");
+        let failure = bench.sh("true").await.failure.unwrap();
+        assert_eq!(failure.id, "sandbox-userns", "{failure:?}");
+        // Bare where it is allowed, and kept together all the same.
+        for plan in [
+            RunPlan { allow_unsandboxed: true, ..bench.shell("sleep 293.5 & echo ran") },
+            bench.bare("sleep 293.5 & echo ran"),
+        ] {
+            let outcome = bench.run(plan).await;
+            assert_eq!((outcome.out().as_str(), outcome.code()), ("ran", Some(0)), "{outcome:?}");
+            assert_eq!(outcome.sandbox.unwrap().backend, "none");
+            let exit = outcome.exit.unwrap();
+            assert!(exit.proven_gone && exit.left_processes == 1, "{exit:?}");
+            assert_eq!(Bench::alive("293.5"), [] as [String; 0]);
         }
     });
 }
@@ -80,9 +88,10 @@ fn without_bubblewrap_commands_are_refused_and_the_package_is_named() {
         let config = RunnerConfig {
             launch: Some(launch()),
             bwrap: Some("/nowhere/bwrap".into()),
+            cgroups: None,
             unsandboxed: Unsandboxed::Refuse,
         };
-        let status = Runner::new(config).unwrap().probe_sandbox(Landlock::Required).await;
+        let status = Runner::new(config).unwrap().probe_sandbox(Landlock::Required, Proof::Short).await;
         assert_eq!(status.checks.iter().map(|check| check.id.as_str()).collect::<Vec<_>>(), ["sandbox-missing"]);
         assert!(status.checks[0].evidence.contains("bubblewrap"), "{status:?}");
     });
@@ -94,7 +103,8 @@ fn an_upgrade_of_launch_under_a_running_executor_does_no_harm() {
         let copy = std::env::temp_dir().join(format!("salaam-launch-copy-{}", std::process::id()));
         std::fs::copy(launch(), &copy).unwrap();
         let mut bench = Bench::new("upgrade");
-        let config = RunnerConfig { launch: Some(copy.clone()), bwrap: None, unsandboxed: Unsandboxed::Refuse };
+        let config =
+            RunnerConfig { launch: Some(copy.clone()), bwrap: None, cgroups: None, unsandboxed: Unsandboxed::Refuse };
         let runner = Runner::new(config).unwrap();
         runner.open_workspace(bench.workspace, bench.path.as_os_str().as_encoded_bytes()).unwrap();
         bench.runner = runner.into();
@@ -162,7 +172,7 @@ fn a_masked_proc_is_told_apart_and_never_replaced_by_the_hosts() {
     ];
     on_a_host("a_masked_proc_is_told_apart_and_never_replaced_by_the_hosts", MASKED, async || {
         let bench = Bench::new("proc");
-        let status = bench.runner.probe_sandbox(Landlock::Required).await;
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
         let failed = status.checks.iter().find(|check| check.status == Status::Fail).unwrap();
         assert_eq!(failed.id, "sandbox-mount", "{status:?}");
         assert!(failed.fix.contains("/proc"), "{failed:?}");
@@ -170,21 +180,83 @@ fn a_masked_proc_is_told_apart_and_never_replaced_by_the_hosts() {
     });
 }
 
+/// A kernel without a call, as far as every thread of this process and its children can tell; with `first`, only where
+/// its first argument is that.
+fn kernel_without(call: nix::libc::c_long, first: Option<u64>, errno: i32) {
+    use seccompiler::{SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule};
+    let condition = |value| SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).unwrap();
+    let rules = first.map(|value| SeccompRule::new(vec![condition(value)]).unwrap()).into_iter().collect();
+    let rules = [(call, rules)].into_iter().collect();
+    let architecture = std::env::consts::ARCH.try_into().unwrap();
+    let absent = SeccompAction::Errno(errno as u32);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, absent, architecture).unwrap();
+    let program: seccompiler::BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&program).unwrap();
+}
+
+#[test]
+fn a_landlock_domain_that_is_not_whole_is_none() {
+    unprivileged("a_landlock_domain_that_is_not_whole_is_none", async || {
+        // The kernel says that it has landlock; the last step does nothing.
+        kernel_without(nix::libc::SYS_landlock_restrict_self, None, nix::libc::EOPNOTSUPP);
+        let bench = Bench::new("parted");
+        assert_eq!(bench.sh("true").await.failure.unwrap().id, "sandbox-landlock");
+        let chosen = RunPlan { landlock: Landlock::IfAvailable, ..bench.shell("true") };
+        assert_eq!(bench.run(chosen).await.failure.unwrap().id, "sandbox-landlock", "there, and not enforced");
+    });
+}
+
+#[test]
+fn a_landlock_rule_that_is_not_taken_is_a_failure() {
+    unprivileged("a_landlock_rule_that_is_not_taken_is_a_failure", async || {
+        kernel_without(nix::libc::SYS_landlock_add_rule, None, nix::libc::EOPNOTSUPP);
+        let bench = Bench::new("ruleless");
+        assert_eq!(bench.sh("true").await.failure.unwrap().id, "sandbox-landlock");
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
+        assert!(
+            status.sandbox.is_none()
+                && status.checks.iter().any(|check| check.id == "sandbox-landlock" && check.status == Status::Fail)
+        );
+    });
+}
+
+#[test]
+fn without_seccomp_nothing_runs() {
+    unprivileged("without_seccomp_nothing_runs", async || {
+        kernel_without(nix::libc::SYS_prctl, Some(nix::libc::PR_SET_SECCOMP as u64), nix::libc::EINVAL);
+        let bench = Bench::with_floor("noseccomp", Unsandboxed::Allow);
+        for landlock in [Landlock::Required, Landlock::IfAvailable] {
+            let failure = bench.run(RunPlan { landlock, ..bench.shell("true") }).await.failure.unwrap();
+            assert_eq!(failure.id, "sandbox-seccomp");
+        }
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
+        assert!(
+            status.sandbox.is_none()
+                && status.checks.iter().any(|check| check.id == "sandbox-seccomp" && check.status == Status::Fail)
+        );
+        // Where a pid namespace is to be had, a bare command needs no filter; alone it does.
+        assert_eq!(bench.run(bench.bare("true")).await.code(), Some(0));
+        let alone = Bench::without_bwrap("noseccomp-alone");
+        assert_eq!(alone.run(alone.bare("true")).await.failure.unwrap().id, "sandbox-seccomp");
+    });
+}
+
+#[test]
+fn without_namespaces_and_landlock_not_even_a_bare_command_runs() {
+    unprivileged("without_namespaces_and_landlock_not_even_a_bare_command_runs", async || {
+        kernel_without(nix::libc::SYS_landlock_create_ruleset, None, nix::libc::ENOSYS);
+        let bench = Bench::without_bwrap("nothing");
+        assert_eq!(bench.run(bench.bare("true")).await.failure.unwrap().id, "sandbox-landlock");
+    });
+}
+
 #[test]
 fn without_landlock_nothing_runs_unless_the_operator_chose_so() {
     unprivileged("without_landlock_nothing_runs_unless_the_operator_chose_so", async || {
-        // A kernel without landlock, as far as every thread of this process and its children can tell.
-        let absent = seccompiler::SeccompAction::Errno(nix::libc::ENOSYS as u32);
-        let rules = [(nix::libc::SYS_landlock_create_ruleset, Vec::new())].into_iter().collect();
-        let architecture = std::env::consts::ARCH.try_into().unwrap();
-        let filter =
-            seccompiler::SeccompFilter::new(rules, seccompiler::SeccompAction::Allow, absent, architecture).unwrap();
-        let program: seccompiler::BpfProgram = filter.try_into().unwrap();
-        seccompiler::apply_filter_all_threads(&program).unwrap();
-
+        kernel_without(nix::libc::SYS_landlock_create_ruleset, None, nix::libc::ENOSYS);
         let bench = Bench::new("nolandlock");
         assert_eq!(bench.sh("true").await.failure.unwrap().id, "sandbox-landlock");
-        let status = bench.runner.probe_sandbox(Landlock::Required).await;
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
         assert!(status.checks.iter().any(|check| check.id == "sandbox-landlock" && check.status == Status::Fail));
         let chosen = RunPlan { landlock: Landlock::IfAvailable, ..bench.shell("echo on") };
         let outcome = bench.run(chosen).await;

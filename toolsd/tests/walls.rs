@@ -20,6 +20,7 @@ use salaam_core::{
     limits::Limits,
     policy::{Landlock, Profile, Unsandboxed},
 };
+use salaam_toolsd::command::Proof;
 
 /// Runs a text bare, to show that the attack works.
 async fn works_bare(bench: &Bench, text: &str) -> String {
@@ -59,11 +60,53 @@ fn every_layer_is_reported_for_the_command_itself() {
 fn the_canary_is_denied_everything_that_works_outside() {
     unprivileged("the_canary_is_denied_everything_that_works_outside", async || {
         let bench = Bench::new("canary");
-        let status = bench.runner.probe_sandbox(Landlock::Required).await;
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Short).await;
         assert!(status.sandbox.is_some(), "{status:?}");
         let ids: Vec<_> = status.checks.iter().map(|check| (check.id.as_str(), check.status)).collect();
         let steps = ["userns", "mount", "net", "landlock", "seccomp", "canary"].map(|step| format!("sandbox-{step}"));
         assert_eq!(ids, steps.iter().map(|step| (step.as_str(), Status::Pass)).collect::<Vec<_>>(), "{status:?}");
+    });
+}
+
+#[test]
+fn a_whole_proof_shows_every_attack_outside_and_denied_inside() {
+    unprivileged("a_whole_proof_shows_every_attack_outside_and_denied_inside", async || {
+        let bench = Bench::new("proof");
+        let status = bench.runner.probe_sandbox(Landlock::Required, Proof::Whole).await;
+        assert!(status.sandbox.is_some(), "{status:?}");
+        let attacks: Vec<_> = status.checks.iter().filter(|check| check.id.starts_with("sandbox-attack-")).collect();
+        assert_eq!(attacks.len(), salaam_launch::attack::ATTACKS.len());
+        for attack in &attacks {
+            assert_ne!(attack.status, Status::Fail, "{attack:?}");
+            if attack.status != Status::Pass {
+                println!("{}: {}", attack.id, attack.evidence);
+            }
+        }
+        // What needs nothing but this account works outside on every host.
+        for name in [
+            "read-outside",
+            "write-outside",
+            "hard-link-outside",
+            "tcp-outside",
+            "path-socket",
+            "signal",
+            "environment",
+            "limits",
+            "clone3",
+            "setuid-file",
+            "git-hook",
+            "git-config",
+            "git-moved-aside",
+        ] {
+            let check = attacks.iter().find(|check| check.id.ends_with(&format!("attack-{name}"))).unwrap();
+            assert_eq!(check.status, Status::Pass, "{check:?}");
+        }
+        assert!(
+            !std::fs::read_dir("/tmp")
+                .unwrap()
+                .flatten()
+                .any(|e| e.file_name().to_string_lossy().starts_with(&format!("salaam-canary-{}", std::process::id())))
+        );
     });
 }
 

@@ -23,7 +23,7 @@ use salaam_launch::{
     report::{Enforcement, Layers, Record, Step},
 };
 
-use crate::{canary, report};
+use crate::{report, tries};
 
 type Failure = (Step, Errno);
 
@@ -37,6 +37,9 @@ pub(crate) fn become_command(plan: Plan) -> Result<Infallible, Failure> {
     for (resource, value) in &plan.limits {
         limit(*resource, *value).map_err(|errno| (Step::Limits, errno))?;
     }
+    // A command that takes every processor leaves the executor and others their turn. Less than this account has can
+    // always be asked for; where it is had already, so be it.
+    let _ = lower_priority();
     // Shared memory counts against no limit of a process. Where it eats up the host, the kernel ends the command
     // and not the executor or the service; where this fails, it chooses by size as ever.
     let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
@@ -54,7 +57,9 @@ pub(crate) fn become_command(plan: Plan) -> Result<Infallible, Failure> {
     match plan.action {
         Action::Exec { argv, env } => exec(&argv, &env).map_err(|errno| (Step::Exec, errno)),
         Action::Canary(canary) => {
-            report(Record::Canary(canary::sing(&canary)));
+            for attack in &canary.attacks {
+                report(Record::Attacked(*attack, tries::attempt(*attack, &canary)));
+            }
             std::process::exit(0)
         }
     }
@@ -91,6 +96,19 @@ fn limit(resource: u32, value: u64) -> Result<(), Errno> {
     }
 }
 
+/// Below what services and shells have, above what is meant to run only when nothing else does.
+const NICENESS: i32 = 5;
+
+fn lower_priority() -> Result<(), Errno> {
+    // SAFETY: the call takes integers only.
+    let lower = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }.max(NICENESS);
+    // SAFETY: as above.
+    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, lower) } {
+        0 => Ok(()),
+        _ => Err(Errno::last()),
+    }
+}
+
 /// Ignoring a signal is inherited through exec, and Rust's start-up ignores SIGPIPE: `yes | head` would not end as it
 /// does in every shell.
 fn default_signals() {
@@ -103,6 +121,9 @@ fn default_signals() {
 
 /// Builds the ruleset for the ABI that the kernel has, each right a hard requirement, and enters it.
 fn enter_domain(rules: &Rules) -> Result<(u32, Enforcement), Errno> {
+    if rules.signals_only {
+        return deny_signals_to_others();
+    }
     let offered = kernel_abi();
     let abi = match ABI::from(offered) {
         ABI::Unsupported if rules.required => return Err(Errno::EOPNOTSUPP),
@@ -140,6 +161,23 @@ fn enter_domain(rules: &Rules) -> Result<(u32, Enforcement), Errno> {
         return Err(Errno::EOPNOTSUPP);
     }
     Ok((abi as u32, enforcement))
+}
+
+/// A domain of which the only wall is that its processes signal no others. Beside that it denies, as every domain
+/// does, to trace what is outside (landlock(7)).
+fn deny_signals_to_others() -> Result<(u32, Enforcement), Errno> {
+    let abi = ABI::from(kernel_abi());
+    if !Scope::from_all(abi).contains(Scope::Signal) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let build = || -> Result<landlock::RestrictionStatus, landlock::RulesetError> {
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal)?;
+        ruleset.create()?.restrict_self()
+    };
+    match build().map_err(|_| Errno::last())?.ruleset {
+        RulesetStatus::FullyEnforced => Ok((abi as u32, Enforcement::Fully)),
+        RulesetStatus::PartiallyEnforced | RulesetStatus::NotEnforced => Err(Errno::EOPNOTSUPP),
+    }
 }
 
 fn os(path: &CStr) -> &OsStr {

@@ -55,10 +55,13 @@ pub(crate) fn read_byte(number: i32) -> Option<u8> {
     }
 }
 
-/// Writes one record whole; a pipe takes it at once.
-pub(crate) fn write_all(number: i32, bytes: &[u8]) {
+/// Writes a few bytes whole; a pipe, or a file of the kernel's, takes them at once.
+pub(crate) fn write_all(number: i32, bytes: &[u8]) -> Result<(), Errno> {
     // SAFETY: the pointer and the length describe `bytes`, which lives through the call.
-    unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) };
+    match unsafe { libc::write(number, bytes.as_ptr().cast(), bytes.len()) } {
+        -1 => Err(Errno::last()),
+        _ => Ok(()),
+    }
 }
 
 /// Waits for any child; the raw status, since nix knows no status with a real-time signal in it. `None` where

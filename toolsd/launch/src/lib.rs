@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here acts. The program (main.rs) is static, has one thread, and does what the plan says.
 
+pub mod attack;
 pub mod plan;
 pub mod report;
 
@@ -15,6 +16,8 @@ pub mod descriptor {
     pub const CONTROL: i32 = 5;
     /// Shell text that is too long for an argument, a sealed memfd; the command keeps it.
     pub const SCRIPT: i32 = 6;
+    /// The list of processes of the command's control group, which launch adds itself to.
+    pub const CGROUP: i32 = 7;
 }
 
 /// What toolsd writes on the control pipe, a byte each. Its end closing means: end everything.
@@ -23,4 +26,6 @@ pub mod control {
     pub const GO: u8 = b'G';
     /// Send TERM to everything inside.
     pub const TERM: u8 = b'T';
+    /// Kill everything inside.
+    pub const KILL: u8 = b'K';
 }

@@ -6,10 +6,11 @@
 
 #![allow(unsafe_code, reason = "fork, prctl and close_range have no safe wrapper; each block says why it holds")]
 
-mod canary;
 mod confine;
 mod hold;
+mod keep;
 mod kernel;
+mod tries;
 mod watch;
 
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use nix::{
 };
 use salaam_launch::{
     descriptor,
-    plan::{self, Bound, Plan},
+    plan::{self, Bound, Keeper, Plan},
     report::{Record, Step},
 };
 
@@ -40,12 +41,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode, (Step, Errno)> {
-    // It ends every process that it can signal: right for the second process of a namespace of its own, and
-    // nowhere else.
-    if (nix::unistd::getpid().as_raw(), nix::unistd::getppid().as_raw()) != (2, 1) {
+    let plan = read_plan().map_err(|errno| (Step::Plan, errno))?;
+    let keeper = plan.keeper;
+    // In a namespace it ends every process that it can signal: right for the second process of a namespace of its
+    // own, and nowhere else.
+    if keeper == Keeper::Namespace && (nix::unistd::getpid().as_raw(), nix::unistd::getppid().as_raw()) != (2, 1) {
         return Err((Step::Plan, Errno::EPERM));
     }
-    let plan = read_plan().map_err(|errno| (Step::Plan, errno))?;
+    if plan.cgroup {
+        // 0 is whoever writes it; what it forks is in it too.
+        kernel::write_all(descriptor::CGROUP, b"0").map_err(|errno| (Step::Limits, errno))?;
+    }
     kernel::close_from(if plan.script { descriptor::SCRIPT + 1 } else { descriptor::SCRIPT })
         .map_err(|errno| (Step::Plan, errno))?;
     nix::sys::prctl::set_no_new_privs().map_err(|errno| (Step::NoNewPrivileges, errno))?;
@@ -87,7 +93,7 @@ fn run() -> Result<ExitCode, (Step, Errno)> {
                 }
             };
             drop(let_go);
-            let ended = watch::until_the_end(child, hold);
+            let ended = watch::until_the_end(child, hold, keeper);
             report(Record::Ended(ended));
             Ok(ExitCode::SUCCESS)
         }
@@ -116,5 +122,5 @@ fn read_plan() -> Result<Plan, Errno> {
 
 /// Reports; if nobody listens any more there is nobody to tell.
 fn report(record: Record) {
-    kernel::write_all(descriptor::REPORT, &record.encode());
+    let _ = kernel::write_all(descriptor::REPORT, &record.encode());
 }

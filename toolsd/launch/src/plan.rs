@@ -5,8 +5,10 @@
 
 use std::ffi::CString;
 
+use crate::attack::Attack;
+
 /// The first bytes of every plan; the last one is the version.
-pub const MAGIC: &[u8; 8] = b"SALPLAN\x01";
+pub const MAGIC: &[u8; 8] = b"SALPLAN\x02";
 
 /// The largest encoded plan: the arguments and environment that the kernel takes, and paths.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -31,6 +33,20 @@ pub struct Plan {
     pub guard_to_the_end: bool,
     /// Whether [`crate::descriptor::SCRIPT`] is open and stays so.
     pub script: bool,
+    /// What keeps the command's processes together.
+    pub keeper: Keeper,
+    /// Whether [`crate::descriptor::CGROUP`] is open.
+    pub cgroup: bool,
+}
+
+/// What keeps the processes of a command together, so that none is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keeper {
+    /// A pid namespace of its own.
+    #[default]
+    Namespace,
+    /// launch itself, to which every orphan falls: where there are no user namespaces.
+    Launch,
 }
 
 /// What the confined child does.
@@ -53,7 +69,7 @@ impl Default for Action {
     }
 }
 
-/// What the canary tries; each of these works outside.
+/// What the canary tries, and on what.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Canary {
     /// A file to read.
@@ -64,6 +80,14 @@ pub struct Canary {
     pub tcp_port: u16,
     /// An abstract unix socket that listens.
     pub abstract_name: Vec<u8>,
+    /// A unix socket with a path that listens.
+    pub socket: CString,
+    /// A file in the shared memory of the host.
+    pub shared_memory: CString,
+    /// A process of the same account.
+    pub victim: i32,
+    /// Which attacks, in order.
+    pub attacks: Vec<Attack>,
 }
 
 /// The landlock domain: everything is denied that is not listed.
@@ -71,6 +95,8 @@ pub struct Canary {
 pub struct Rules {
     /// Whether launch fails where the kernel has no landlock.
     pub required: bool,
+    /// Files are as the account has them; only signals to others are denied, which fails where the kernel cannot.
+    pub signals_only: bool,
     /// Beneath these: read and execute.
     pub read: Vec<CString>,
     /// Beneath these: everything but making device nodes.
@@ -110,6 +136,14 @@ impl Plan {
                 out.bytes(canary.write.as_bytes());
                 out.number(u32::from(canary.tcp_port));
                 out.bytes(&canary.abstract_name);
+                out.bytes(canary.socket.as_bytes());
+                out.bytes(canary.shared_memory.as_bytes());
+                // A pid is never negative; one that is becomes what no reader takes.
+                out.number(u32::try_from(canary.victim).unwrap_or(u32::MAX));
+                out.count(canary.attacks.len());
+                for attack in &canary.attacks {
+                    out.number(*attack as u32);
+                }
             }
         }
         out.bytes(self.directory.as_bytes());
@@ -122,6 +156,7 @@ impl Plan {
             None => out.number(0),
             Some(rules) => {
                 out.number(if rules.required { 2 } else { 1 });
+                out.number(u32::from(rules.signals_only));
                 out.texts(&rules.read);
                 out.texts(&rules.write);
                 out.texts(&rules.devices);
@@ -136,6 +171,11 @@ impl Plan {
         }
         out.number(u32::from(self.guard_to_the_end));
         out.number(u32::from(self.script));
+        out.number(match self.keeper {
+            Keeper::Namespace => 0,
+            Keeper::Launch => 1,
+        });
+        out.number(u32::from(self.cgroup));
         out.0
     }
 
@@ -149,6 +189,10 @@ impl Plan {
                 write: reader.text()?,
                 tcp_port: reader.number()?.try_into().map_err(|_| NotAPlan)?,
                 abstract_name: reader.bytes()?.to_vec(),
+                socket: reader.text()?,
+                shared_memory: reader.text()?,
+                victim: reader.number()?.try_into().map_err(|_| NotAPlan)?,
+                attacks: reader.list(|reader| Attack::numbered(reader.number()?).ok_or(NotAPlan))?,
             }),
             _ => return Err(NotAPlan),
         };
@@ -158,6 +202,7 @@ impl Plan {
             0 => None,
             level @ (1 | 2) => Some(Rules {
                 required: level == 2,
+                signals_only: reader.flag()?,
                 read: reader.texts()?,
                 write: reader.texts()?,
                 devices: reader.texts()?,
@@ -169,10 +214,12 @@ impl Plan {
             reader.list(|reader| Ok(Bound { path: reader.text()?, size: reader.long()?, placed: reader.text()? }))?;
         let guard_to_the_end = reader.flag()?;
         let script = reader.flag()?;
+        let keeper = if reader.flag()? { Keeper::Launch } else { Keeper::Namespace };
+        let cgroup = reader.flag()?;
         if !reader.0.is_empty() {
             return Err(NotAPlan);
         }
-        Ok(Self { action, directory, limits, landlock, seccomp, bound, guard_to_the_end, script })
+        Ok(Self { action, directory, limits, landlock, seccomp, bound, guard_to_the_end, script, keeper, cgroup })
     }
 }
 
@@ -261,6 +308,7 @@ mod tests {
             limits: vec![(4, 0), (7, 4096)],
             landlock: Some(Rules {
                 required: true,
+                signals_only: true,
                 read: vec![c"/".into()],
                 write: vec![c"/tmp".into()],
                 devices: vec![c"/dev".into()],
@@ -269,12 +317,23 @@ mod tests {
             bound: vec![Bound { path: c"./run.sh".into(), size: 7, placed: c"/srv/x/run.sh".into() }],
             guard_to_the_end: true,
             script: true,
+            keeper: Keeper::Launch,
+            cgroup: true,
         }
     }
 
     #[test]
     fn plans_round_trip() {
-        let canary = Canary { read: c"/s".into(), write: c"/w".into(), tcp_port: 65535, abstract_name: vec![0, 255] };
+        let canary = Canary {
+            read: c"/s".into(),
+            write: c"/w".into(),
+            tcp_port: 65535,
+            abstract_name: vec![0, 255],
+            socket: c"/x".into(),
+            shared_memory: c"/m".into(),
+            victim: 7,
+            attacks: vec![Attack::Tcp, Attack::MoveGit],
+        };
         for plan in [sample(), Plan::default(), Plan { action: Action::Canary(canary), landlock: None, ..sample() }] {
             assert_eq!(Plan::decode(&plan.encode()), Ok(plan));
         }
@@ -290,7 +349,7 @@ mod tests {
         longer.push(0);
         assert_eq!(Plan::decode(&longer), Err(NotAPlan));
         let mut other = good;
-        other[7] = 2;
+        other[7] = 3;
         assert_eq!(Plan::decode(&other), Err(NotAPlan));
     }
 }

@@ -1,6 +1,8 @@
 //! The report: fixed records of [`BYTES`] bytes, so that one write is one record and a reader cannot lose
 //! its place.
 
+use crate::attack::Attack;
+
 /// The size of a record, far below PIPE_BUF: a write of it is atomic.
 pub const BYTES: usize = 48;
 
@@ -11,8 +13,8 @@ pub enum Record {
     Layers(Layers),
     /// A step failed; nothing was exec'd.
     Failed(Step, i32),
-    /// What the canary met: an errno each, 0 = it was not denied.
-    Canary(Denials),
+    /// What one attack of the canary met: an errno, 0 = it was not denied.
+    Attacked(Attack, i32),
     /// The command ended and nothing of it is left inside.
     Ended(Ended),
 }
@@ -76,21 +78,6 @@ impl Step {
     ];
 }
 
-/// What the canary met.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Denials {
-    /// Reading a file that is readable outside.
-    pub read: i32,
-    /// Creating a file where one could be created outside.
-    pub write: i32,
-    /// Connecting to a TCP port that listens outside.
-    pub connect: i32,
-    /// Connecting to an abstract unix socket that listens outside.
-    pub abstract_connect: i32,
-    /// Making a user namespace.
-    pub user_namespace: i32,
-}
-
 /// How the command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ended {
@@ -114,14 +101,7 @@ impl Record {
                 [1, u64::from(layers.landlock_abi), enforcement(layers.landlock), u64::from(layers.seccomp), 0, 0]
             }
             Self::Failed(step, errno) => [2, step as u64, signed(errno), 0, 0, 0],
-            Self::Canary(d) => [
-                3,
-                signed(d.read),
-                signed(d.write),
-                signed(d.connect),
-                signed(d.abstract_connect),
-                signed(d.user_namespace),
-            ],
+            Self::Attacked(attack, errno) => [3, attack as u64, signed(errno), 0, 0, 0],
             Self::Ended(e) => [4, signed(e.code), signed(e.signal), u64::from(e.left), e.cpu_us, e.peak_kib],
         };
         let mut bytes = [0; BYTES];
@@ -155,13 +135,7 @@ impl Record {
                 },
             }),
             2 => Self::Failed(*Step::ALL.get(usize::try_from(a).ok()?)?, int(b)?),
-            3 => Self::Canary(Denials {
-                read: int(a)?,
-                write: int(b)?,
-                connect: int(c)?,
-                abstract_connect: int(d)?,
-                user_namespace: int(e)?,
-            }),
+            3 => Self::Attacked(Attack::numbered(u32::try_from(a).ok()?)?, int(b)?),
             4 => Self::Ended(Ended {
                 code: int(a)?,
                 signal: int(b)?,
@@ -194,13 +168,12 @@ mod tests {
     #[test]
     fn records_round_trip_and_foreign_bytes_are_refused() {
         let ended = Ended { code: 3, signal: 0, left: 2, cpu_us: 1 << 40, peak_kib: 9 };
-        let denials = Denials { read: 2, write: 30, connect: 111, abstract_connect: 1, user_namespace: 1 };
         let layers = Layers { landlock_abi: 7, landlock: Enforcement::Fully, seccomp: true };
         for record in [
             Record::Layers(layers),
             Record::Failed(Step::Exec, 2),
             Record::Failed(Step::Plan, 0),
-            Record::Canary(denials),
+            Record::Attacked(Attack::MoveGit, 16),
             Record::Ended(ended),
         ] {
             assert_eq!(Record::decode(&record.encode()), Some(record));

@@ -8,7 +8,7 @@ use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
     sys::{
         resource::{UsageWho, getrusage},
-        signal::{self, SigSet, Signal},
+        signal::{SigSet, Signal},
         signalfd::{SfdFlags, SignalFd},
         time::TimeValLike,
     },
@@ -16,12 +16,13 @@ use nix::{
 };
 use salaam_launch::{
     control, descriptor,
+    plan::Keeper,
     report::{Ended, Record, Step},
 };
 
 use crate::{
     hold::{Hold, Swapped},
-    kernel, report,
+    keep, kernel, report,
 };
 
 /// Waits for the word to go; false if toolsd went away or asked for an end first.
@@ -30,14 +31,14 @@ pub(crate) fn wait_for_go() -> bool {
 }
 
 /// Reaps until `command` and every process that came of it is gone.
-pub(crate) fn until_the_end(command: Pid, hold: Option<Hold>) -> Ended {
+pub(crate) fn until_the_end(command: Pid, hold: Option<Hold>, keeper: Keeper) -> Ended {
     // The command's streams must end when the command's processes do, not when this one does.
     for stream in 0..=2 {
         kernel::close(stream);
     }
     kernel::close(descriptor::SCRIPT);
-    let status = wait_for(command, hold);
-    let left = end_the_rest();
+    let status = wait_for(command, hold, keeper);
+    let left = end_the_rest(keeper);
     let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };
     let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 0 };
     let (cpu_us, peak_kib) = used();
@@ -45,31 +46,40 @@ pub(crate) fn until_the_end(command: Pid, hold: Option<Hold>) -> Ended {
 }
 
 /// The raw status with which the command ended.
-fn wait_for(command: Pid, mut hold: Option<Hold>) -> i32 {
+fn wait_for(command: Pid, mut hold: Option<Hold>, keeper: Keeper) -> i32 {
     let mut child_signal = SigSet::empty();
     child_signal.add(Signal::SIGCHLD);
     let Ok(ends) = SignalFd::with_flags(&child_signal, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK) else {
         // Neither TERM nor the hold would work; nothing has run yet.
-        end(Signal::SIGKILL);
+        keep::end(keeper, Signal::SIGKILL);
         return libc::SIGKILL;
     };
     // SAFETY: the number is the contract's, open since the start and closed by nobody.
     let control = unsafe { BorrowedFd::borrow_raw(descriptor::CONTROL) };
+    let mut killing = false;
     loop {
         while let Ok(Some(_)) = ends.read_signal() {}
-        if let Some(status) = reap(command, &mut hold) {
+        if let Some(status) = reap(command, &mut hold, keeper) {
             return status;
         }
         let mut ready = [PollFd::new(ends.as_fd(), PollFlags::POLLIN), PollFd::new(control, PollFlags::POLLIN)];
-        if poll(&mut ready, PollTimeout::NONE).is_err() {
+        // What forks on while it is searched for is searched for again.
+        let wait = if killing { keep::again() } else { PollTimeout::NONE };
+        if poll(&mut ready, wait).is_err() {
             continue;
+        }
+        if killing {
+            keep::end(keeper, Signal::SIGKILL);
         }
         let [_, control] = &ready;
         if control.any().unwrap_or(false) {
             match kernel::read_byte(descriptor::CONTROL) {
-                Some(control::TERM) => end(Signal::SIGTERM),
+                Some(control::TERM) => keep::end(keeper, Signal::SIGTERM),
+                Some(control::KILL) | None => {
+                    killing = true;
+                    keep::end(keeper, Signal::SIGKILL);
+                }
                 Some(_) => {}
-                None => end(Signal::SIGKILL),
             }
         }
     }
@@ -77,7 +87,7 @@ fn wait_for(command: Pid, mut hold: Option<Hold>) -> i32 {
 
 /// Takes what waitpid(2) has: reaps what has ended, lets what has stopped go on; the status of `command` if it
 /// was among them. A zombie counts against RLIMIT_NPROC, so this happens at once.
-fn reap(command: Pid, hold: &mut Option<Hold>) -> Option<i32> {
+fn reap(command: Pid, hold: &mut Option<Hold>, keeper: Keeper) -> Option<i32> {
     while let Ok(Some((thread, status))) = kernel::wait(libc::WNOHANG) {
         if libc::WIFSTOPPED(status) {
             if let Some(held) = hold
@@ -85,7 +95,7 @@ fn reap(command: Pid, hold: &mut Option<Hold>) -> Option<i32> {
             {
                 let errno = if after_something_ran { Errno::EBUSY } else { Errno::ESTALE };
                 report(Record::Failed(Step::Bound, errno as i32));
-                end(Signal::SIGKILL);
+                keep::end(keeper, Signal::SIGKILL);
                 *hold = None;
             }
             continue;
@@ -100,40 +110,19 @@ fn reap(command: Pid, hold: &mut Option<Hold>) -> Option<i32> {
     None
 }
 
-/// Every process of this pid namespace but its init and this one.
-const EVERYTHING: Pid = Pid::from_raw(-1);
-
 /// Ends what the command left behind and reaps it; returns how many there were.
-fn end_the_rest() -> u32 {
+fn end_the_rest(keeper: Keeper) -> u32 {
     // What ended together with the command is not left behind.
     while let Ok(Some(_)) = kernel::wait(libc::WNOHANG) {}
-    if signal::kill(EVERYTHING, None) == Err(Errno::ESRCH) {
-        return 0;
+    let left = keep::count(keeper);
+    if left > 0 {
+        keep::end_all(keeper);
     }
-    let left = count();
-    // kill(2) with -1 is one pass under the lock that fork(2) takes, and a fork with a signal pending does
-    // not happen: nothing escapes by forking on.
-    end(Signal::SIGKILL);
-    // Until there is no child any more.
-    while kernel::wait(0).is_ok() {}
     left
-}
-
-/// How many processes there are beside init and this one; at least one, since it is asked only then.
-fn count() -> u32 {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return 1 };
-    let processes =
-        entries.flatten().filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit)).count();
-    u32::try_from(processes.saturating_sub(2)).unwrap_or(u32::MAX).max(1)
 }
 
 fn used() -> (u64, u64) {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else { return (0, 0) };
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
     (u64::try_from(micros).unwrap_or(0), u64::try_from(usage.max_rss()).unwrap_or(0))
-}
-
-/// Signals everything inside; an error means that nothing is left to signal.
-fn end(signal: Signal) {
-    let _ = signal::kill(EVERYTHING, signal);
 }

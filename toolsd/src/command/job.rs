@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use salaam_core::{
     bridge::{Exit, RunEvent, Stream},
     command::Command,
-    result::{Sandbox, Usage},
+    result::{Changed, Guard, Sandbox, Usage},
 };
 use salaam_launch::report::{Ended, Enforcement, Layers, Record, Step};
 use tokio::{
@@ -21,14 +21,16 @@ use tokio::{
 
 use super::{
     Refusal,
+    aside::aside,
     check::Walling,
     stage::{self, Kit, Scene, Staged},
+    vigil::{Guarded, Present},
 };
 use crate::{
     output,
     sandbox::{Diagnosis, Host, diagnose, knobs},
-    scan,
-    supervise::{Gone, Spawner, StartError, Tree},
+    scan::{self, Settled},
+    supervise::{Gone, Leaf, Spawner, StartError, Tree},
 };
 
 /// Between TERM and KILL.
@@ -83,6 +85,8 @@ struct Standing {
     stdout: OwnedFd,
     stderr: OwnedFd,
     sandbox: Sandbox,
+    guarded: Option<Guarded>,
+    leaf: Option<Leaf>,
     since: scan::Moment,
     began: Instant,
 }
@@ -96,8 +100,10 @@ pub(super) async fn run(
     events: &mpsc::Sender<RunEvent>,
     ends: &mut Ends,
 ) -> Result<Exit, Refusal> {
+    let workspace = scene.workspace;
+    let present = workspace.vigil.enter(scene.plan.operation, &workspace.root, workspace.path.clone());
     let (standing, asked) = {
-        let mut standing = std::pin::pin!(stand(kit, spawner, scene, walling));
+        let mut standing = std::pin::pin!(stand(kit, spawner, scene, walling, &present));
         tokio::select! {
             biased;
             standing = &mut standing => (standing?, None),
@@ -106,7 +112,7 @@ pub(super) async fn run(
             asked = ends.asked() => (standing.await?, Some(asked)),
         }
     };
-    let Standing { mut tree, stdout, stderr, sandbox, since, began } = standing;
+    let Standing { mut tree, stdout, stderr, sandbox, guarded, leaf, since, began } = standing;
     // Nobody listening shows again in the watch below, which then ends the command.
     drop(events.send(RunEvent::Spawned(sandbox)).await);
     let (gone_now, gone) = watch::channel(false);
@@ -116,6 +122,10 @@ pub(super) async fn run(
     }
 
     let watched = watch_over(&mut tree, scene, since, began, events, ends, asked).await;
+    // A lever more: it reaches what nothing else does.
+    if let (Some(leaf), None) = (&leaf, &watched.ended) {
+        leaf.kill();
+    }
     let gone = tree.gone().await;
     let wall_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
     gone_now.send_replace(true);
@@ -140,31 +150,55 @@ pub(super) async fn run(
         }
     }
     let mut exit = exit(watched, gone, wall_ms);
+    if leaf.as_ref().is_some_and(Leaf::ran_out_of_memory) {
+        exit.limit = Some("memory_bytes".into());
+    }
+    drop(leaf);
     if swapped_late {
         exit.limit = Some("stale-operand".into());
     }
-    let writable = !matches!(walling, Walling::Full { writable: false, .. });
-    if writable {
-        let root = Arc::clone(&scene.workspace.root);
-        let walk = tokio::task::spawn_blocking(move || scan::changed(root.as_fd(), since));
-        // A walk that died says nothing, and says so.
-        exit.changed = walk.await.unwrap_or_default();
-    } else {
-        exit.changed.complete = true;
-    }
+    let looked = tokio::task::spawn_blocking(move || match (walling, guarded) {
+        (Walling::Full { writable: false, .. }, _) => {
+            let guard = Guard { complete: true, ..Guard::default() };
+            Settled { changed: Changed { complete: true, guard, ..Changed::default() }, quarantined: Vec::new() }
+        }
+        (Walling::Full { writable: true, .. }, Some(guarded)) => present.settle(&guarded, since),
+        (Walling::Full { writable: true, .. } | Walling::Bare, _) => {
+            Settled { changed: present.changed(since), quarantined: Vec::new() }
+        }
+    });
+    // A look that died says nothing, and says so.
+    Settled { changed: exit.changed, quarantined: exit.quarantined } = looked.await.unwrap_or_default();
     Ok(exit)
 }
 
-async fn stand(kit: &Kit, spawner: &Spawner, scene: &Scene<'_>, walling: Walling) -> Result<Standing, Refusal> {
-    let behind_walls = |writable| stage::full(kit, scene, writable);
+async fn stand(
+    kit: &Kit,
+    spawner: &Spawner,
+    scene: &Scene<'_>,
+    walling: Walling,
+    present: &Present,
+) -> Result<Standing, Refusal> {
+    let behind_walls = |writable| -> Result<Staged, Refusal> {
+        // Paths are looked up and, before the first command, a whole workspace: not on a thread that others wait for.
+        aside(|| {
+            let staged = stage::full(kit, scene, writable)?;
+            if let Some(guarded) = &staged.guarded {
+                present.survey(guarded);
+            }
+            Ok(staged)
+        })
+    };
     match walling {
-        Walling::Bare => begin(kit, spawner, stage::without_walls(kit, scene)?, false).await,
+        Walling::Bare => bare(kit, spawner, scene).await,
         Walling::Full { writable, or_bare } => {
-            match begin(kit, spawner, behind_walls(writable)?, true).await {
+            let walled = async { begin(kit, spawner, behind_walls(writable)?, true).await };
+            match walled.await {
+                Err(Refusal::NoSandbox(_)) if or_bare => bare(kit, spawner, scene).await,
                 // The operator's choice, for a host where the walls do not come up; never for a failure of
                 // the command itself.
                 Err(Refusal::Sandbox(diagnosis)) if or_bare && diagnosis.id.starts_with("sandbox-") => {
-                    begin(kit, spawner, stage::without_walls(kit, scene)?, false).await
+                    bare(kit, spawner, scene).await
                 }
                 other => other,
             }
@@ -172,8 +206,23 @@ async fn stand(kit: &Kit, spawner: &Spawner, scene: &Scene<'_>, walling: Walling
     }
 }
 
+/// Without walls: in a pid namespace, or, where none can be had, kept together by launch. Either way it reaches
+/// nothing of the executor and leaves nothing behind; where neither can be had, it does not run.
+async fn bare(kit: &Kit, spawner: &Spawner, scene: &Scene<'_>) -> Result<Standing, Refusal> {
+    if kit.bwrap.is_ok() {
+        match begin(kit, spawner, stage::without_walls(kit, scene)?, false).await {
+            Err(Refusal::Sandbox(diagnosis)) if NO_NAMESPACE.contains(&diagnosis.id) => {}
+            other => return other,
+        }
+    }
+    begin(kit, spawner, stage::alone(kit, scene)?, false).await
+}
+
+/// What bwrap fails with where the host gives no namespaces.
+const NO_NAMESPACE: &[&str] = &["sandbox-userns", "sandbox-mount"];
+
 async fn begin(kit: &Kit, spawner: &Spawner, staged: Staged, walled: bool) -> Result<Standing, Refusal> {
-    let Staged { start, stdout, stderr } = staged;
+    let Staged { start, stdout, stderr, guarded, leaf } = staged;
     let since = salaam_sys::file::change_clock();
     let began = Instant::now();
     let (tree, layers) = come_up(spawner, start, stderr.as_fd(), walled).await.map_err(|refusal| match refusal {
@@ -183,8 +232,10 @@ async fn begin(kit: &Kit, spawner: &Spawner, staged: Staged, walled: bool) -> Re
         }
         other => other,
     })?;
-    let sandbox = measured(kit, &tree, layers, walled);
-    Ok(Standing { tree, stdout, stderr, sandbox, since, began })
+    let mut sandbox = measured(kit, &tree, layers, walled);
+    let controllers = leaf.iter().flat_map(|leaf| leaf.controllers.iter());
+    sandbox.cgroup = controllers.map(|name| (*name).to_owned()).collect();
+    Ok(Standing { tree, stdout, stderr, sandbox, guarded, leaf, since, began })
 }
 
 /// Starts a sandbox and waits for launch to report its layers.
@@ -210,7 +261,7 @@ pub(super) async fn come_up(
             tree.gone().await;
             Err(failed_step(step, errno, None))
         }
-        Ok(Some(Record::Layers(_) | Record::Canary(_) | Record::Ended(_)) | None) | Err(_) => {
+        Ok(Some(Record::Layers(_) | Record::Attacked(..) | Record::Ended(_)) | None) | Err(_) => {
             tree.kill();
             tree.gone().await;
             Err(gave_up())
@@ -227,12 +278,13 @@ pub(super) fn measured(kit: &Kit, tree: &Tree, layers: Layers, walled: bool) -> 
     };
     Sandbox {
         backend: if walled { "bubblewrap" } else { "none" }.into(),
-        version: if walled { kit.bwrap.version.clone() } else { String::new() },
+        version: kit.bwrap.as_ref().ok().filter(|_| walled).map(|bwrap| bwrap.version.clone()).unwrap_or_default(),
         landlock_abi: layers.landlock_abi,
         landlock: landlock.into(),
         seccomp: layers.seccomp,
         namespaces: tree.namespaces.clone(),
         warm: false,
+        cgroup: Vec::new(),
     }
 }
 
@@ -280,7 +332,7 @@ async fn watch_over(
                 Some(Record::Failed(step, errno)) => watched.failed = Some((step, errno)),
                 // launch is gone, and with it its namespace; or it says what it never says.
                 None => return watched,
-                Some(Record::Layers(_) | Record::Canary(_)) => {
+                Some(Record::Layers(_) | Record::Attacked(..)) => {
                     tree.kill();
                     return watched;
                 }
@@ -340,12 +392,12 @@ struct Growth {
 impl Growth {
     fn new(scene: &Scene<'_>, since: scan::Moment) -> Self {
         let root = Arc::clone(&scene.workspace.root);
-        let before = scan::used(root.as_fd()).ok();
+        let before = aside(|| scan::used(root.as_fd())).ok();
         Self { root, since, before, most: scene.plan.limits.workspace_growth_bytes, not_before: Instant::now() }
     }
 
     async fn is_over(&mut self) -> bool {
-        let now = scan::used(self.root.as_fd()).ok();
+        let now = aside(|| scan::used(self.root.as_fd())).ok();
         let suspicious = match (self.before, now) {
             (Some(before), Some(now)) => now.saturating_sub(before) > self.most,
             // A file system that does not count is walked.

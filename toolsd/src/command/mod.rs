@@ -3,6 +3,8 @@
 //! Everything is checked again here as if the service were hostile. What is not exactly as it must be is
 //! refused before anything starts; a refusal names an id, what was attempted, and the remedy.
 
+mod aside;
+mod cage;
 mod check;
 mod hold;
 mod job;
@@ -14,7 +16,9 @@ mod runner;
 mod slots;
 mod stage;
 mod traffic;
+mod vigil;
 mod workspace;
 
+pub use probe::Proof;
 pub use refusal::Refusal;
-pub use runner::{Runner, RunnerConfig, RunnerError};
+pub use runner::{Editing, Runner, RunnerConfig, RunnerError};

@@ -1,22 +1,10 @@
-//! The sandbox, tried on this host: built as for a command, with a canary in place of one.
+//! The sandbox, tried on this host: built as for a command, with attacks in place of one. The same attacks are
+//! carried out before, by the same program as the same account without any walls: what fails there as well proves
+//! nothing.
 
-use std::{
-    ffi::CString,
-    fs, io,
-    net::TcpListener,
-    os::{
-        fd::AsFd,
-        linux::net::SocketAddrExt,
-        unix::{
-            ffi::OsStrExt,
-            fs::{DirBuilderExt, OpenOptionsExt},
-            net::{SocketAddr, UnixListener},
-        },
-    },
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, os::fd::AsFd};
 
-use nix::libc;
+use nix::errno::Errno;
 use salaam_core::{
     bridge::{RunPlan, SandboxStatus},
     check::Check,
@@ -27,12 +15,20 @@ use salaam_core::{
     result::Sandbox,
 };
 use salaam_launch::{
-    plan::Canary,
-    report::{Denials, Record},
+    attack::{ATTACKS, Attack, Described},
+    report::Record,
 };
 
-use super::{Refusal, job, runner::Shared, stage, workspace::Workspace};
-use crate::sandbox;
+use super::{
+    Refusal,
+    aside::aside,
+    cage::{Cage, temporary},
+    job,
+    runner::Shared,
+    stage::{self, Staged},
+    workspace::Workspace,
+};
+use crate::{sandbox, supervise::Tree};
 
 /// The steps, in the order in which one rests on the other.
 const STEPS: [&str; 6] =
@@ -41,18 +37,27 @@ const STEPS: [&str; 6] =
 /// Where the canary's workspace is inside: not below the private /tmp, in which a write beside it would land.
 const INSIDE: &str = "/canary";
 
+/// How much is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Proof {
+    /// What every start and every look while the service runs tries.
+    Short,
+    /// Every attack there is, each a check of its own.
+    Whole,
+}
+
 /// Tries the sandbox.
-pub(super) async fn probe(shared: &Shared, landlock: Landlock) -> SandboxStatus {
-    let cage = match Cage::build() {
+pub(super) async fn probe(shared: &Shared, landlock: Landlock, proof: Proof) -> SandboxStatus {
+    let cage = match aside(Cage::build) {
         Ok(cage) => cage,
         Err(error) => {
             let evidence = format!("the canary's own files could not be made in {}: {error}", temporary().display());
-            let fix = "let this account write in its temporary directory";
+            let fix = format!("sudo chmod 1777 {}", temporary().display());
             return SandboxStatus { sandbox: None, checks: vec![Check::fail("sandbox-canary", evidence, fix)] };
         }
     };
-    match sing(shared, landlock, &cage).await {
-        Ok((sandbox, denials)) => judged(sandbox, denials),
+    match sing(shared, landlock, proof, &cage).await {
+        Ok((sandbox, songs)) => judged(sandbox, proof, &songs),
         Err(refusal) => {
             let (id, evidence, fix) = match refusal {
                 Refusal::Sandbox(diagnosis) => (diagnosis.id.to_owned(), diagnosis.evidence, diagnosis.fix.to_owned()),
@@ -71,23 +76,56 @@ pub(super) async fn probe(shared: &Shared, landlock: Landlock) -> SandboxStatus 
     }
 }
 
-async fn sing(shared: &Shared, landlock: Landlock, cage: &Cage) -> Result<(Sandbox, Denials), Refusal> {
-    let kit = shared.kit.as_ref().map_err(|failure| Refusal::NoSandbox(failure.clone()))?;
-    let root = sandbox::open_plain(&cage.workspace()).map_err(Refusal::WorkspacePath)?;
-    let workspace = Workspace::scratch(INSIDE.into(), root);
-    let staged = stage::canary(kit, &workspace, &plan(landlock), cage.canary()?)?;
-    let (mut tree, layers) = job::come_up(&shared.spawner, staged.start, staged.stderr.as_fd(), true).await?;
-    let sandbox = job::measured(kit, &tree, layers, true);
-    let song = tree.record().await;
+/// What came of every attack, outside and inside; absent where it was not heard of.
+#[derive(Debug, Default)]
+struct Songs {
+    outside: BTreeMap<Attack, i32>,
+    inside: BTreeMap<Attack, i32>,
+}
+
+async fn sing(shared: &Shared, landlock: Landlock, proof: Proof, cage: &Cage) -> Result<(Sandbox, Songs), Refusal> {
+    let kit = &shared.kit;
+    kit.bwrap()?;
+    let victim = shared.spawner.spawn(cage.victim()).await.map_err(Refusal::kernel("starting the canary's victim"))?;
+    let attacks = ATTACKS.iter().filter(|described| proof == Proof::Whole || described.always);
+    let canary = cage.canary(victim.pid().as_raw(), attacks.map(|described| described.attack).collect())?;
+    let plan = plan(landlock);
+    let outside = stage::canary_outside(kit, cage.outside(), canary.clone())?;
+    let mut tree = Tree::start(&shared.spawner, outside.start).await.map_err(not_heard)?;
+    let outside = hear(&mut tree).await;
     tree.kill();
     tree.gone().await;
-    match song {
-        Some(Record::Canary(denials)) => Ok((sandbox, denials)),
-        Some(Record::Layers(_) | Record::Failed(..) | Record::Ended(_)) | None => {
-            Err(Refusal::Kernel { attempted: "hearing the canary", source: io::ErrorKind::UnexpectedEof.into() })
+    cage.again().map_err(Refusal::kernel("clearing up after the attacks outside"))?;
+
+    let root = sandbox::open_plain(&cage.inside()).map_err(Refusal::WorkspacePath)?;
+    let workspace = Workspace::scratch(INSIDE.into(), root);
+    let Staged { start, stderr, .. } = stage::canary(kit, &workspace, &plan, canary)?;
+    let (mut tree, layers) = job::come_up(&shared.spawner, start, stderr.as_fd(), true).await?;
+    let sandbox = job::measured(kit, &tree, layers, true);
+    let inside = hear(&mut tree).await;
+    tree.kill();
+    tree.gone().await;
+    Ok((sandbox, Songs { outside, inside }))
+}
+
+fn not_heard(error: crate::supervise::StartError) -> Refusal {
+    Refusal::Kernel { attempted: "attacking without a sandbox", source: std::io::Error::other(error) }
+}
+
+/// Everything that launch says of its attacks, until it has ended.
+async fn hear(tree: &mut Tree) -> BTreeMap<Attack, i32> {
+    let mut heard = BTreeMap::new();
+    loop {
+        match tokio::time::timeout(ONE_WITHIN, tree.record()).await {
+            Ok(Some(Record::Attacked(attack, errno))) => drop(heard.insert(attack, errno)),
+            Ok(Some(Record::Layers(_))) => {}
+            Ok(Some(Record::Failed(..) | Record::Ended(_)) | None) | Err(_) => return heard,
         }
     }
 }
+
+/// An attack ends within five seconds, or launch ends it.
+const ONE_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);
 
 fn plan(landlock: Landlock) -> RunPlan {
     RunPlan {
@@ -108,27 +146,64 @@ fn plan(landlock: Landlock) -> RunPlan {
     }
 }
 
-/// A denial counts by its errno: any other one may mean that the probe itself is broken.
-fn judged(sandbox: Sandbox, denials: Denials) -> SandboxStatus {
-    let absent: &[i32] = &[libc::ENOENT, libc::ENOTDIR];
-    let tries: [(&str, i32, &[i32]); 5] = [
-        ("read outside", denials.read, absent),
-        ("write outside", denials.write, &[libc::ENOENT, libc::ENOTDIR, libc::EROFS]),
-        ("connect to a port outside", denials.connect, &[libc::ECONNREFUSED, libc::ENETUNREACH]),
-        ("connect to an abstract socket outside", denials.abstract_connect, &[libc::ECONNREFUSED, libc::EPERM]),
-        ("make a user namespace", denials.user_namespace, &[libc::EPERM]),
-    ];
-    let heard: Vec<String> = tries
-        .iter()
-        .map(|(what, errno, _)| match errno {
-            0 => format!("{what}: not denied"),
-            errno => format!("{what}: {:?}", nix::errno::Errno::from_raw(*errno)),
-        })
-        .collect();
-    let evidence = heard.join("; ");
-    if tries.iter().any(|(_, errno, right)| !right.contains(errno)) {
-        return failed("sandbox-canary", evidence, "report this: the sandbox stands and does not hold".to_owned());
+/// What one attack shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// It works outside and is denied inside, as it must be.
+    Held,
+    /// It fails outside as well: nothing is shown.
+    Nothing,
+    /// It is not denied, or not as it must be.
+    Broken,
+}
+
+/// A denial counts by its errno: any other one may mean that the attack itself is broken.
+fn shown(described: &Described, songs: &Songs) -> (Shown, String) {
+    let word = |errno: Option<&i32>| match errno {
+        None => "not tried".to_owned(),
+        Some(0) => "works".to_owned(),
+        Some(errno) => format!("{:?}", Errno::from_raw(*errno)),
+    };
+    let (outside, inside) = (songs.outside.get(&described.attack), songs.inside.get(&described.attack));
+    let shown = match (outside, inside) {
+        (_, Some(0) | None) => Shown::Broken,
+        (Some(0), Some(errno)) if described.denied.contains(errno) => Shown::Held,
+        (Some(0), Some(_)) => Shown::Broken,
+        (Some(_) | None, Some(_)) => Shown::Nothing,
+    };
+    (shown, format!("outside {}, inside {} by the {}", word(outside), word(inside), described.layer))
+}
+
+fn judged(sandbox: Sandbox, proof: Proof, songs: &Songs) -> SandboxStatus {
+    let tried = ATTACKS.iter().filter(|described| proof == Proof::Whole || described.always);
+    let tried: Vec<_> = tried.map(|described| (described, shown(described, songs))).collect();
+    let report = NOT_HELD;
+    let proofs = tried.iter().map(|(described, (shown, evidence))| {
+        let id = format!("sandbox-attack-{}", described.name);
+        match shown {
+            Shown::Held => Check::pass(&id, evidence.clone()),
+            Shown::Nothing => Check::unproven(&id, format!("{evidence}: it fails on this host anyway"), ""),
+            Shown::Broken => Check::fail(&id, evidence.clone(), report),
+        }
+    });
+    let proofs: Vec<Check> = if proof == Proof::Whole { proofs.collect() } else { Vec::new() };
+    let broken = tried.iter().filter(|(_, (shown, _))| *shown == Shown::Broken);
+    let broken: Vec<String> =
+        broken.map(|(described, (_, evidence))| format!("{}: {evidence}", described.name)).collect();
+    if !broken.is_empty() {
+        let mut status = failed("sandbox-canary", broken.join("; "), report.to_owned());
+        status.checks.extend(proofs);
+        return status;
     }
+    let held: Vec<&str> =
+        tried.iter().filter(|(_, (shown, _))| *shown == Shown::Held).map(|(described, _)| described.name).collect();
+    // Where nothing of what is tried works without walls, nothing was shown about them.
+    if held.is_empty() {
+        let fix = "let this account read and write in its temporary directory";
+        return failed("sandbox-canary", "no attack works outside".to_owned(), fix.to_owned());
+    }
+    let evidence =
+        format!("{} of {} attacks work outside and are denied inside: {}", held.len(), tried.len(), held.join(", "));
     let landlock = if sandbox.landlock == "fully-enforced" {
         Check::pass("sandbox-landlock", format!("ABI {}, {}", sandbox.landlock_abi, sandbox.landlock))
     } else {
@@ -139,7 +214,7 @@ fn judged(sandbox: Sandbox, denials: Denials) -> SandboxStatus {
         )
     };
     let namespaces = sandbox.namespaces.join(", ");
-    let checks = vec![
+    let steps = [
         Check::pass("sandbox-userns", format!("own namespaces: {namespaces}")),
         Check::pass("sandbox-mount", format!("bubblewrap {}", sandbox.version)),
         Check::pass("sandbox-net", "a private network with a loopback of its own"),
@@ -147,8 +222,13 @@ fn judged(sandbox: Sandbox, denials: Denials) -> SandboxStatus {
         Check::pass("sandbox-seccomp", "the filter is loaded"),
         Check::pass("sandbox-canary", evidence),
     ];
+    let checks = steps.into_iter().chain(proofs).collect();
     SandboxStatus { sandbox: Some(sandbox), checks }
 }
+
+/// The walls stand and do not hold: what builds them is not what was tested.
+const NOT_HELD: &str = "sudo apt-get install --reinstall bubblewrap (or your system's package manager), then \
+packaging/install, and start again; if it stays, report it with the evidence";
 
 /// The probe itself died.
 pub(super) fn broken(evidence: String) -> SandboxStatus {
@@ -161,70 +241,4 @@ fn failed(id: &str, evidence: String, fix: String) -> SandboxStatus {
     let before = STEPS.iter().take(at.unwrap_or(0)).map(|step| Check::pass(step, "passed on the way"));
     let checks = before.chain([Check::fail(id, evidence, fix)]).collect();
     SandboxStatus { sandbox: None, checks }
-}
-
-/// What the canary tries to reach: it works out here, which is shown before it is tried inside.
-struct Cage {
-    directory: PathBuf,
-    port: TcpListener,
-    name: Vec<u8>,
-    _socket: UnixListener,
-}
-
-impl Cage {
-    fn build() -> io::Result<Self> {
-        let name = format!("salaam-canary-{}-{:x}", std::process::id(), fresh()?);
-        let directory = temporary().join(&name);
-        fs::DirBuilder::new().mode(0o700).create(&directory)?;
-        let cage = Self {
-            port: TcpListener::bind(("127.0.0.1", 0))?,
-            _socket: UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?,
-            name: name.into_bytes(),
-            directory,
-        };
-        fs::create_dir(cage.workspace())?;
-        fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(cage.directory.join("secret"))?;
-        cage.works_outside()?;
-        Ok(cage)
-    }
-
-    /// A denial proves something only where the attempt works without the sandbox.
-    fn works_outside(&self) -> io::Result<()> {
-        fs::read(self.directory.join("secret"))?;
-        fs::write(self.directory.join("written"), "")?;
-        fs::remove_file(self.directory.join("written"))?;
-        std::net::TcpStream::connect(self.port.local_addr()?)?;
-        std::os::unix::net::UnixStream::connect_addr(&SocketAddr::from_abstract_name(&self.name)?)?;
-        Ok(())
-    }
-
-    fn workspace(&self) -> PathBuf {
-        self.directory.join("workspace")
-    }
-
-    fn canary(&self) -> Result<Canary, Refusal> {
-        let path = |name: &str| {
-            CString::new(self.directory.join(name).as_os_str().as_bytes()).map_err(|_| Refusal::Plan("a NUL byte"))
-        };
-        let port = self.port.local_addr().map_err(Refusal::kernel("reading the canary's port"))?.port();
-        Ok(Canary { read: path("secret")?, write: path("written")?, tcp_port: port, abstract_name: self.name.clone() })
-    }
-}
-
-impl Drop for Cage {
-    fn drop(&mut self) {
-        // Left behind it is an empty directory in /tmp, no harm.
-        drop(fs::remove_dir_all(&self.directory));
-    }
-}
-
-fn temporary() -> &'static Path {
-    Path::new("/tmp")
-}
-
-/// A number that a second probe at the same time does not have.
-fn fresh() -> io::Result<u64> {
-    let mut bytes = [0; 8];
-    io::Read::read_exact(&mut fs::File::open("/dev/urandom")?, &mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
 }

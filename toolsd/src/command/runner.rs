@@ -3,6 +3,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
+    os::fd::OwnedFd,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, PoisonError},
 };
@@ -17,15 +18,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     Refusal,
+    aside::aside,
     check::{Walling, check},
     hold::Held,
     job::{self, Ends},
     prepare,
+    probe::Proof,
     slots::Slots,
     stage::{Kit, LaunchFile, Scene},
+    traffic::Pass,
     workspace::Workspaces,
 };
-use crate::{sandbox, supervise::Spawner};
+use crate::{
+    sandbox,
+    supervise::{Cgroups, Spawner},
+};
 
 /// Operations that are remembered as run. They come in order of time, so the oldest are forgotten.
 const MOST_REMEMBERED: usize = 65_536;
@@ -37,6 +44,8 @@ pub struct RunnerConfig {
     pub launch: Option<PathBuf>,
     /// bubblewrap; `None` = where distributions put it.
     pub bwrap: Option<PathBuf>,
+    /// The control group in which each command gets one; `None` = above this process's own.
+    pub cgroups: Option<PathBuf>,
     /// What this host's owner lets the service ask for.
     pub unsandboxed: Unsandboxed,
 }
@@ -67,14 +76,29 @@ pub struct Runner {
     shared: Arc<Shared>,
 }
 
+/// A workspace in which an edit is at work. The edit leaves when this is dropped.
+#[derive(Debug)]
+pub struct Editing {
+    /// The root of the workspace.
+    pub root: Arc<OwnedFd>,
+    pass: Pass,
+}
+
+impl Editing {
+    /// What running commands have bound, relative to the root.
+    pub fn bound(&self) -> &[PathBuf] {
+        &self.pass.immovable
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) kit: Result<Kit, Failure>,
+    pub(super) kit: Kit,
     pub(super) spawner: Spawner,
     unsandboxed: Unsandboxed,
     workspaces: Workspaces,
     held: Held,
-    slots: Slots,
+    slots: Arc<Slots>,
     remembered: Mutex<Remembered>,
     stop: watch::Sender<bool>,
     under_way: watch::Sender<usize>,
@@ -91,10 +115,14 @@ impl Runner {
             None => beside_this_program().map_err(RunnerError::Supervise)?,
         };
         let launch = LaunchFile::open(&path).map_err(|source| RunnerError::Launch { path, source })?;
-        let seccomp = sandbox::program()?;
+        let (seccomp, bare_seccomp) = (sandbox::program()?, sandbox::bare_program()?);
         nix::sys::prctl::set_child_subreaper(true).map_err(|e| RunnerError::Supervise(e.into()))?;
         let spawner = Spawner::start().map_err(RunnerError::Supervise)?;
-        let kit = sandbox::find(config.bwrap.as_deref()).map(|bwrap| Kit { bwrap, launch, seccomp });
+        let cgroups = match &config.cgroups {
+            Some(above) => Cgroups::at(above),
+            None => Cgroups::find(),
+        };
+        let kit = Kit { bwrap: sandbox::find(config.bwrap.as_deref()), launch, seccomp, bare_seccomp, cgroups };
         Ok(Self {
             shared: Arc::new(Shared {
                 kit,
@@ -102,7 +130,7 @@ impl Runner {
                 unsandboxed: config.unsandboxed,
                 workspaces: Workspaces::default(),
                 held: Held::default(),
-                slots: Slots::default(),
+                slots: Arc::default(),
                 remembered: Mutex::default(),
                 stop: watch::Sender::new(false),
                 under_way: watch::Sender::new(0),
@@ -110,24 +138,38 @@ impl Runner {
         })
     }
 
-    /// Builds the sandbox and lets a canary try what must be denied in it; names the step that fails.
+    /// Builds the sandbox and lets a canary try what must be denied in it; names the step, or with a whole proof
+    /// every attack, that fails.
     ///
     /// Goes on to its end when this future is dropped: a sandbox half up is never let go of.
-    pub async fn probe_sandbox(&self, landlock: Landlock) -> SandboxStatus {
+    pub async fn probe_sandbox(&self, landlock: Landlock, proof: Proof) -> SandboxStatus {
         let shared = Arc::clone(&self.shared);
-        let probe = tokio::spawn(async move { super::probe::probe(&shared, landlock).await });
+        let probe = tokio::spawn(async move { super::probe::probe(&shared, landlock, proof).await });
         probe.await.unwrap_or_else(|error| super::probe::broken(error.to_string()))
     }
 
     /// Opens the directory at `path`, which must be absolute, without links, and nothing of the system's, and
     /// holds it under `id`.
     pub fn open_workspace(&self, id: WorkspaceId, path: &[u8]) -> Result<OpenedWorkspace, Failure> {
-        self.shared.workspaces.open(id, path).map_err(Refusal::into_failure)
+        aside(|| self.shared.workspaces.open(id, path)).map_err(Refusal::into_failure)
     }
 
     /// Forgets a workspace.
     pub fn close_workspace(&self, id: WorkspaceId) {
         self.shared.workspaces.close(id);
+    }
+
+    /// The root of an open workspace.
+    pub fn root(&self, workspace: WorkspaceId) -> Result<Arc<OwnedFd>, Failure> {
+        let workspace = self.shared.workspaces.find(workspace).map_err(Refusal::into_failure)?;
+        Ok(Arc::clone(&workspace.root))
+    }
+
+    /// Lets an edit into a workspace: commands with bound content that begin while it is there wait for it a
+    /// little, or are guarded against it.
+    pub fn enter_to_edit(&self, workspace: WorkspaceId, operation: OperationId) -> Result<Editing, Failure> {
+        let workspace = self.shared.workspaces.find(workspace).map_err(Refusal::into_failure)?;
+        Ok(Editing { root: Arc::clone(&workspace.root), pass: workspace.traffic.enter_to_edit(operation) })
     }
 
     /// Finds the content that a command would run from its workspace; keeps it for [`Runner::run`] if asked.
@@ -207,11 +249,10 @@ impl Shared {
         let workspace = self.workspaces.find(plan.workspace)?;
         self.remember(plan.operation)?;
         let held = self.held.take(plan.operation, &plan.files)?;
-        let kit = self.kit.as_ref().map_err(|failure| Refusal::NoSandbox(failure.clone()))?;
         let writes = !matches!(walling, Walling::Full { writable: false, .. });
         let bound = held.iter().filter_map(|file| file.path.strip_prefix(&workspace.path).ok().map(Path::to_owned));
         let waits = async {
-            let slot = self.slots.take(plan.limits.concurrent_commands).await;
+            let slot = self.slots.take(plan.workspace, plan.limits.concurrent_commands).await;
             let pass = workspace.traffic.enter(plan.operation, writes, bound.collect()).await;
             (slot, pass)
         };
@@ -228,7 +269,7 @@ impl Shared {
             immovable: &pass.immovable,
             guard_to_the_end: pass.beside_a_writer,
         };
-        job::run(kit, &self.spawner, &scene, walling, events, &mut ends).await
+        job::run(&self.kit, &self.spawner, &scene, walling, events, &mut ends).await
     }
 
     /// A repeated request must not run a command twice.

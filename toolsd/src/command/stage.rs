@@ -18,24 +18,25 @@ use salaam_core::{
     bridge::RunPlan,
     command::{Command, MAX_ARGUMENT_BYTES},
     policy::Landlock,
+    result::Failure,
 };
 use salaam_launch::{
     descriptor,
-    plan::{Action, Bound, Canary, Plan, Rules},
+    plan::{Action, Bound, Canary, Keeper, Plan, Rules},
 };
 
-use super::{Refusal, hold::HeldFile, memory, workspace::Workspace};
+use super::{Refusal, hold::HeldFile, memory, vigil::Guarded, workspace::Workspace};
 use crate::{
     output,
     sandbox::{
-        Bwrap, Descriptors, Diagnosis, Launch, ReadPath, Walls, bare, environment, knobs, open_read_path, protected,
-        walled,
+        Bwrap, Descriptors, Diagnosis, Launch, Protection, ReadPath, Walls, bare, environment, knobs, open_read_path,
+        protected, walled,
     },
-    supervise::{Order, Start, pipe},
+    supervise::{Cgroups, Leaf, Order, Start, pipe},
 };
 
 /// bwrap's own descriptors come after those of launch.
-const STATUS: i32 = descriptor::SCRIPT + 1;
+const STATUS: i32 = descriptor::CGROUP + 1;
 /// What the kernel takes as arguments of bwrap; beyond it are only long lists of long paths.
 const MAX_WALL_BYTES: usize = 1 << 20;
 
@@ -83,9 +84,25 @@ impl LaunchFile {
 /// What is the same for every command of this process.
 #[derive(Debug)]
 pub(super) struct Kit {
-    pub(super) bwrap: Bwrap,
+    /// Or why there is none that can be used.
+    pub(super) bwrap: Result<Bwrap, Failure>,
     pub(super) launch: LaunchFile,
     pub(super) seccomp: Vec<u8>,
+    /// For a command that has neither walls nor a pid namespace.
+    pub(super) bare_seccomp: Vec<u8>,
+    /// Where each command gets a control group.
+    pub(super) cgroups: Option<Cgroups>,
+}
+
+impl Kit {
+    fn leaf(&self, plan: &RunPlan) -> Result<Option<Leaf>, Refusal> {
+        let make = |groups: &Cgroups| groups.leaf(plan.operation, &plan.limits);
+        self.cgroups.as_ref().map(make).transpose().map_err(Refusal::kernel("making the command's control group"))
+    }
+
+    pub(super) fn bwrap(&self) -> Result<&Bwrap, Refusal> {
+        self.bwrap.as_ref().map_err(|failure| Refusal::NoSandbox(failure.clone()))
+    }
 }
 
 /// A stage that is set.
@@ -94,6 +111,10 @@ pub(super) struct Staged {
     pub(super) start: Start,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
+    /// How protected paths are kept; absent = none is.
+    pub(super) guarded: Option<Guarded>,
+    /// The control group that launch goes into.
+    pub(super) leaf: Option<Leaf>,
 }
 
 /// Everything of one command that the stage needs.
@@ -112,12 +133,14 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
     let (plan, workspace) = (scene.plan, scene.workspace);
     let read_paths = plan.read_paths.iter().map(|path| open_read_path(path, &workspace.path));
     let read_paths: Vec<ReadPath> = read_paths.collect::<Result<_, _>>().map_err(Refusal::ReadPath)?;
-    let places = if writable {
-        protected(workspace.root.as_fd(), &plan.protected_paths, scene.immovable)
+    // In a read-only workspace there is nothing to protect from.
+    let protection = if writable {
+        protected(workspace.root.as_fd(), &workspace.path, &plan.protected_paths, scene.immovable)
             .map_err(|e| Refusal::kernel("opening what is protected in the workspace")(e.into()))?
     } else {
-        Vec::new()
+        Protection::default()
     };
+    let guarded = writable.then(|| Guarded::by(&protection));
     let mut write = vec![c"/tmp".to_owned(), c"/dev/shm".to_owned()];
     if writable {
         write.push(text(workspace.path.as_os_str().as_encoded_bytes())?);
@@ -131,20 +154,31 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         bound: bound(scene.held)?,
         guard_to_the_end: scene.guard_to_the_end,
         script: script(plan).is_some(),
+        keeper: Keeper::Namespace,
+        cgroup: false,
     };
     let mut descriptors = Descriptors::from(STATUS + 1);
     let walls = Walls {
         workspace: &workspace.path,
         root: Arc::clone(&workspace.root),
         writable,
-        protected: places,
+        protected: protection.mounts,
         read_paths: &read_paths,
         bound: scene.held.iter().map(|file| (file.path.as_path(), file.mode, Arc::clone(&file.content))).collect(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };
     let argv = walled(walls, STATUS, &mut descriptors).into_vec();
-    assemble(kit, argv, descriptors, &launch_plan, scene.stdin, script(plan))
+    let staged = assemble(
+        kit.bwrap()?.program.clone(),
+        argv,
+        descriptors,
+        launch_plan,
+        kit.leaf(plan)?,
+        scene.stdin,
+        script(plan),
+    )?;
+    Ok(Staged { guarded, ..staged })
 }
 
 /// The stage without walls but a pid namespace.
@@ -160,42 +194,84 @@ pub(super) fn without_walls(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refu
     let mut descriptors = Descriptors::from(STATUS + 1);
     let root = Arc::clone(&workspace.root);
     let argv = bare(&kit.launch.path, &workspace.path, root, STATUS, &mut descriptors).into_vec();
-    assemble(kit, argv, descriptors, &launch_plan, scene.stdin, script(plan))
+    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, kit.leaf(plan)?, scene.stdin, script(plan))
+}
+
+/// The stage without a namespace, where there are none to be had: launch keeps the command's processes together, a
+/// landlock domain its signals, and a filter what else would reach the executor.
+pub(super) fn alone(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refusal> {
+    let (plan, workspace) = (scene.plan, scene.workspace);
+    let launch_plan = Plan {
+        action: exec(plan, &[])?,
+        directory: text(workspace.path.as_os_str().as_encoded_bytes())?,
+        limits: limits(plan, false),
+        landlock: Some(Rules { required: true, signals_only: true, ..Rules::default() }),
+        seccomp: kit.bare_seccomp.clone(),
+        script: script(plan).is_some(),
+        keeper: Keeper::Launch,
+        ..Plan::default()
+    };
+    alone_with(kit, launch_plan, kit.leaf(plan)?, scene.stdin, script(plan))
 }
 
 /// The stage for the canary, behind all walls, in a workspace of its own.
 pub(super) fn canary(kit: &Kit, workspace: &Workspace, plan: &RunPlan, canary: Canary) -> Result<Staged, Refusal> {
     let path = text(workspace.path.as_os_str().as_encoded_bytes())?;
+    let protection = protected(workspace.root.as_fd(), &workspace.path, &[], &[])
+        .map_err(|e| Refusal::kernel("opening what is protected for the canary")(e.into()))?;
     let launch_plan = Plan {
         action: Action::Canary(canary),
         directory: path.clone(),
         limits: limits(plan, true),
         landlock: Some(rules(plan.landlock, vec![c"/tmp".to_owned(), c"/dev/shm".to_owned(), path])),
         seccomp: kit.seccomp.clone(),
-        bound: Vec::new(),
-        guard_to_the_end: false,
-        script: false,
+        ..Plan::default()
     };
     let mut descriptors = Descriptors::from(STATUS + 1);
     let walls = Walls {
         workspace: &workspace.path,
         root: Arc::clone(&workspace.root),
         writable: true,
-        protected: Vec::new(),
+        protected: protection.mounts,
         read_paths: &[],
         bound: Vec::new(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };
     let argv = walled(walls, STATUS, &mut descriptors).into_vec();
-    assemble(kit, argv, descriptors, &launch_plan, b"", None)
+    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, None, b"", None)
+}
+
+/// The stage for the same canary without any walls.
+pub(super) fn canary_outside(kit: &Kit, directory: PathBuf, canary: Canary) -> Result<Staged, Refusal> {
+    let launch_plan = Plan {
+        action: Action::Canary(canary),
+        directory: text(directory.as_os_str().as_encoded_bytes())?,
+        keeper: Keeper::Launch,
+        ..Plan::default()
+    };
+    alone_with(kit, launch_plan, None, b"", None)
+}
+
+fn alone_with(
+    kit: &Kit,
+    plan: Plan,
+    leaf: Option<Leaf>,
+    stdin: &[u8],
+    script: Option<&str>,
+) -> Result<Staged, Refusal> {
+    let program = text(kit.launch.path.as_os_str().as_encoded_bytes())?;
+    let argv = vec![c"salaam-launch".to_owned()];
+    let staged = assemble(program, argv, Descriptors::from(STATUS + 1), plan, leaf, stdin, script)?;
+    Ok(Staged { start: Start { keeper: Keeper::Launch, ..staged.start }, ..staged })
 }
 
 fn assemble(
-    kit: &Kit,
+    program: CString,
     argv: Vec<CString>,
     mut descriptors: Descriptors,
-    plan: &Plan,
+    plan: Plan,
+    leaf: Option<Leaf>,
     stdin: &[u8],
     script: Option<&str>,
 ) -> Result<Staged, Refusal> {
@@ -214,6 +290,10 @@ fn assemble(
         pipes().map_err(failed("making pipes"))?;
     output::enlarge(&stdout);
     output::enlarge(&stderr);
+    if let Some(leaf) = &leaf {
+        descriptors.put(leaf.door().map_err(failed("opening the command's control group"))?, descriptor::CGROUP);
+    }
+    let plan = Plan { cgroup: leaf.is_some(), ..plan };
     let sealed = memory::sealed("salaam-plan", &plan.encode()).map_err(failed("keeping the plan"))?;
     descriptors.put(Arc::new(stdin), 0);
     descriptors.put(out, 1);
@@ -226,8 +306,14 @@ fn assemble(
         let script = memory::sealed("salaam-script", script.as_bytes()).map_err(failed("keeping the command text"))?;
         descriptors.put(Arc::new(script), descriptor::SCRIPT);
     }
-    let order = Order { program: kit.bwrap.program.clone(), argv, descriptors: descriptors.into_list() };
-    Ok(Staged { start: Start { order, status, report, control }, stdout, stderr })
+    let order = Order { program, argv, descriptors: descriptors.into_list() };
+    Ok(Staged {
+        start: Start { order, status, report, control, keeper: Keeper::Namespace },
+        stdout,
+        stderr,
+        guarded: None,
+        leaf,
+    })
 }
 
 /// Shell text that is too long for one argument of exec.
@@ -271,6 +357,7 @@ fn rules(landlock: Landlock, write: Vec<CString>) -> Rules {
             Landlock::Required => true,
             Landlock::IfAvailable => false,
         },
+        signals_only: false,
         // What is not mounted is not there, and what is mounted read-only stays so; this is the second wall.
         read: vec![c"/".to_owned()],
         write,

@@ -9,7 +9,7 @@
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,8 +36,8 @@ struct Present {
 
 /// A command that may run now. It leaves when this is dropped.
 #[derive(Debug)]
-pub(super) struct Pass<'a> {
-    traffic: &'a Traffic,
+pub(super) struct Pass {
+    traffic: Arc<Traffic>,
     operation: OperationId,
     /// A writer was there before: bound content is guarded to the end.
     pub(super) beside_a_writer: bool,
@@ -47,7 +47,7 @@ pub(super) struct Pass<'a> {
 
 impl Traffic {
     /// Lets a command in, after [`PATIENCE`] also beside writers.
-    pub(super) async fn enter(&self, operation: OperationId, writes: bool, bound: Vec<PathBuf>) -> Pass<'_> {
+    pub(super) async fn enter(self: &Arc<Self>, operation: OperationId, writes: bool, bound: Vec<PathBuf>) -> Pass {
         let waiting = async {
             loop {
                 let left = self.left.notified();
@@ -65,17 +65,28 @@ impl Traffic {
         }
     }
 
-    fn try_enter(&self, operation: OperationId, writes: bool, bound: &[PathBuf]) -> Option<Pass<'_>> {
+    /// Lets an edit in, at once: it writes, and has nothing bound.
+    pub(super) fn enter_to_edit(self: &Arc<Self>, operation: OperationId) -> Pass {
+        self.admit(&mut self.lock(), operation, true, &[])
+    }
+
+    fn try_enter(self: &Arc<Self>, operation: OperationId, writes: bool, bound: &[PathBuf]) -> Option<Pass> {
         let mut present = self.lock();
         let waits = !bound.is_empty() && present.iter().any(|other| other.writes);
         (!waits).then(|| self.admit(&mut present, operation, writes, bound))
     }
 
-    fn admit(&self, present: &mut Vec<Present>, operation: OperationId, writes: bool, bound: &[PathBuf]) -> Pass<'_> {
+    fn admit(
+        self: &Arc<Self>,
+        present: &mut Vec<Present>,
+        operation: OperationId,
+        writes: bool,
+        bound: &[PathBuf],
+    ) -> Pass {
         let immovable = present.iter().flat_map(|other| other.bound.iter().cloned()).collect();
         let beside_a_writer = present.iter().any(|other| other.writes);
         present.push(Present { operation, writes, bound: bound.to_vec() });
-        Pass { traffic: self, operation, beside_a_writer, immovable }
+        Pass { traffic: Arc::clone(self), operation, beside_a_writer, immovable }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Present>> {
@@ -83,7 +94,7 @@ impl Traffic {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Pass {
     fn drop(&mut self) {
         self.traffic.lock().retain(|present| present.operation != self.operation);
         self.traffic.left.notify_waiters();
@@ -100,7 +111,7 @@ mod tests {
 
     #[test]
     fn bound_content_waits_for_older_writers_and_younger_writers_cannot_move_it() {
-        let traffic = Traffic::default();
+        let traffic = Arc::new(Traffic::default());
         let bound = [PathBuf::from("run.sh")];
         let writer = traffic.try_enter(operation(1), true, &[]).unwrap();
         let reader = traffic.try_enter(operation(2), false, &[]).unwrap();
@@ -109,12 +120,15 @@ mod tests {
         let runs = traffic.try_enter(operation(3), true, &bound).unwrap();
         assert!(!runs.beside_a_writer);
         assert_eq!(traffic.try_enter(operation(4), true, &[]).unwrap().immovable, bound);
+        let edit = traffic.enter_to_edit(operation(5));
+        assert_eq!(edit.immovable, bound);
+        assert!(traffic.try_enter(operation(6), false, &bound).is_none(), "an edit is a writer");
         assert_eq!(reader.immovable, [] as [PathBuf; 0]);
     }
 
     #[tokio::test]
     async fn beside_a_writer_that_stays_bound_content_is_guarded() {
-        let traffic = Traffic::default();
+        let traffic = Arc::new(Traffic::default());
         let _writer = traffic.try_enter(operation(1), true, &[]).unwrap();
         assert!(traffic.enter(operation(2), true, vec!["run.sh".into()]).await.beside_a_writer);
     }

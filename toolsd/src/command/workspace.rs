@@ -17,7 +17,7 @@ use nix::{
 };
 use salaam_core::{bridge::OpenedWorkspace, id::WorkspaceId};
 
-use super::{Refusal, traffic::Traffic};
+use super::{Refusal, traffic::Traffic, vigil::Vigil};
 use crate::sandbox::{PathRefusal, absolute, open_plain, refuse_workspace};
 
 /// Workspaces that one executor holds open: one descriptor each.
@@ -32,13 +32,15 @@ pub(super) struct Workspace {
     pub(super) root: Arc<OwnedFd>,
     /// Who runs in it.
     pub(super) traffic: Arc<Traffic>,
+    /// What was in it, and since when somebody runs there.
+    pub(super) vigil: Arc<Vigil>,
     identity: (u64, u64),
 }
 
 impl Workspace {
     /// One that is not registered: for the length of a probe, or of a test.
     pub(super) fn scratch(path: PathBuf, root: OwnedFd) -> Self {
-        Self { path, root: Arc::new(root), traffic: Arc::default(), identity: (0, 0) }
+        Self { path, root: Arc::new(root), traffic: Arc::default(), vigil: Arc::default(), identity: (0, 0) }
     }
 }
 
@@ -72,8 +74,9 @@ impl Workspaces {
         // One directory under two ids, or opened anew, has the traffic that it has.
         let identity = (stat.st_dev, stat.st_ino);
         let same = all.values().find(|other| other.identity == identity);
-        let traffic = same.map(|other| Arc::clone(&other.traffic)).unwrap_or_default();
-        all.insert(id, Arc::new(Workspace { path, root: Arc::new(root), traffic, identity }));
+        let (traffic, vigil) =
+            same.map(|other| (Arc::clone(&other.traffic), Arc::clone(&other.vigil))).unwrap_or_default();
+        all.insert(id, Arc::new(Workspace { path, root: Arc::new(root), traffic, vigil, identity }));
         Ok(opened)
     }
 

@@ -4,8 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::unistd::{getgid, getgroups, getuid};
 use salaam_core::{
-    bridge::{Attempt, Greeting, Hello, OpenWorkspace, Prepare, VERSION},
-    policy::Landlock,
+    bridge::{Attempt, Greeting, Hello, OpenWorkspace, Prepare, ProbeSandbox, VERSION},
     result::Failure,
 };
 use salaam_proto::wire::{self, executor_server};
@@ -13,10 +12,16 @@ use tokio::task::JoinSet;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    edit::{self, Parts},
     gate::{Closer, WireErrorAt, impossible, refused},
     run::{self, Events},
 };
-use crate::{command::Runner, floor::Floor, probe::Prober};
+use crate::{
+    command::{Proof, Runner},
+    edit::Editor,
+    floor::Floor,
+    probe::Prober,
+};
 
 /// What goes over the bridge as this executor's build; `salaam --version` prints the service's.
 fn build_name() -> String {
@@ -35,6 +40,7 @@ enum Phase {
 #[derive(Debug, Clone)]
 pub struct Executor {
     pub(super) runner: Arc<Runner>,
+    pub(super) editor: Editor,
     pub(super) floor: Arc<Floor>,
     pub(super) closer: Closer,
     /// The owner tasks of running commands; ended by [`super::serve()`].
@@ -48,6 +54,7 @@ impl Executor {
     pub fn new(runner: Runner, floor: Floor, prober: Prober) -> Self {
         Self {
             runner: Arc::new(runner),
+            editor: Editor::new(),
             floor: Arc::new(floor),
             closer: Closer::new(),
             running: Arc::new(Mutex::new(JoinSet::new())),
@@ -83,16 +90,19 @@ impl Executor {
     }
 }
 
-fn at<E: Into<salaam_proto::WireError>>(call: &'static str) -> impl FnOnce(E) -> WireErrorAt {
+pub(super) fn at<E: Into<salaam_proto::WireError>>(call: &'static str) -> impl FnOnce(E) -> WireErrorAt {
     move |error| WireErrorAt(call, error.into())
 }
 
 // Each call is harmless by itself: Hello names ids; the probes try what any process of this account could;
-// opening, preparing and releasing touch only what the account can read and change nothing; Run is the one
-// effect, and its plan is checked by the wire, the floor and the engine before anything starts.
+// opening, preparing, releasing and reading files touch only what the account can read and change nothing; Run
+// is checked by the wire, the floor and the engine before anything starts; Edit and Settle touch regular files
+// of an open workspace and no protected path, Edit only those that are what was approved, Settle only what
+// bears the operation's name.
 #[tonic::async_trait]
 impl executor_server::Executor for Executor {
     type RunStream = Events;
+    type ReadFilesStream = Parts;
 
     async fn hello(&self, request: Request<wire::HelloRequest>) -> Result<Response<wire::HelloReply>, Status> {
         let greeting = Greeting::try_from(request.into_inner()).map_err(at("Hello"))?;
@@ -116,8 +126,9 @@ impl executor_server::Executor for Executor {
         request: Request<wire::ProbeSandboxRequest>,
     ) -> Result<Response<wire::ProbeSandboxReply>, Status> {
         self.epoch()?;
-        let landlock = Landlock::try_from(request.into_inner()).map_err(at("ProbeSandbox"))?;
-        Ok(Response::new(self.runner.probe_sandbox(landlock).await.into()))
+        let probe = ProbeSandbox::try_from(request.into_inner()).map_err(at("ProbeSandbox"))?;
+        let proof = if probe.prove { Proof::Whole } else { Proof::Short };
+        Ok(Response::new(self.runner.probe_sandbox(probe.landlock, proof).await.into()))
     }
 
     async fn r#try(&self, request: Request<wire::TryRequest>) -> Result<Response<wire::TryReply>, Status> {
@@ -167,5 +178,17 @@ impl executor_server::Executor for Executor {
 
     async fn run(&self, request: Request<Streaming<wire::RunInput>>) -> Result<Response<Events>, Status> {
         run::run(self, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn read_files(&self, request: Request<wire::ReadFilesRequest>) -> Result<Response<Parts>, Status> {
+        edit::read_files(self, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn edit(&self, request: Request<Streaming<wire::Part>>) -> Result<Response<wire::EditReply>, Status> {
+        edit::edit(self, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn settle(&self, request: Request<wire::SettleRequest>) -> Result<Response<wire::SettleReply>, Status> {
+        edit::settle(self, request.into_inner()).await.map(Response::new)
     }
 }

@@ -4,6 +4,7 @@
 //! no honest service sends closes the bridge, and the end of the bridge is the end of every command.
 
 mod calls;
+mod edit;
 mod gate;
 mod run;
 mod serve;

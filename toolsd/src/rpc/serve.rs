@@ -98,20 +98,21 @@ pub async fn serve(stream: UnixStream, executor: Arc<Executor>) -> io::Result<En
     if matches!(ended, Ended::Impossible(_)) {
         tokio::time::sleep(LAST_WORDS).await;
     }
-    end_commands(&executor).await;
+    end_work(&executor).await;
     Ok(ended)
 }
 
 /// The engine ends every command; what it cannot end in time dies with this process, whose end closes the
-/// control pipes and takes the sandboxes along (PDEATHSIG).
-async fn end_commands(executor: &Executor) {
+/// control pipes and takes the sandboxes along (PDEATHSIG). An edit on a slow disk still goes to its end: the
+/// runtime waits for it.
+async fn end_work(executor: &Executor) {
     let mut running = std::mem::take(&mut *executor.running.lock().unwrap_or_else(PoisonError::into_inner));
     let ended = tokio::time::timeout(SHUTDOWN, async {
-        executor.runner.shutdown().await;
+        tokio::join!(executor.runner.shutdown(), executor.editor.shutdown());
         while running.join_next().await.is_some() {}
     });
     if ended.await.is_err() {
-        tracing::error!("commands could not be proven gone within {} s; ending anyway", SHUTDOWN.as_secs());
+        tracing::error!("commands or edits were not over within {} s; ending anyway", SHUTDOWN.as_secs());
     }
 }
 

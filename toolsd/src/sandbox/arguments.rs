@@ -195,8 +195,7 @@ fn workspace(arguments: &mut Arguments, walls: &Walls<'_>, descriptors: &mut Des
     let option = if walls.writable { "--bind-fd" } else { "--ro-bind-fd" };
     let number = descriptors.add(Arc::clone(&walls.root));
     arguments.with_descriptor(option, number, walls.workspace);
-    // In a read-only workspace there is nothing to protect from.
-    for mount in walls.protected.iter().filter(|_| walls.writable) {
+    for mount in &walls.protected {
         let option = if mount.read_only { "--ro-bind-fd" } else { "--bind-fd" };
         let number = descriptors.add(Arc::clone(&mount.descriptor));
         arguments.with_descriptor(option, number, &walls.workspace.join(&mount.path));

@@ -2,9 +2,11 @@
 
 use std::{
     ffi::CString,
+    io::Read as _,
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use salaam_core::result::Failure;
@@ -75,15 +77,39 @@ pub fn find(instead: Option<&Path>) -> Result<Bwrap, Failure> {
     Ok(Bwrap { program, version })
 }
 
+/// What it says of itself, within [`WITHIN`]: it is asked before the executor serves, and must not hold that up.
 fn answer(program: &Path, option: &str) -> Result<String, Failure> {
-    let output = Command::new(program)
+    let failed = |why: String| missing(format!("{} {option} did not run: {why}", program.display()));
+    let mut child = Command::new(program)
         .arg(option)
         .env_clear()
         .stdin(Stdio::null())
-        .output()
-        .map_err(|error| missing(format!("{} {option} did not run: {error}", program.display())))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let until = Instant::now() + WITHIN;
+    // A pipe holds all that is read of it, so it is read when the program is over.
+    while child.try_wait().map_err(|error| failed(error.to_string()))?.is_none() {
+        if Instant::now() > until {
+            // It is this account's own.
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(failed(format!("no answer within {} s", WITHIN.as_secs())));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let mut said = Vec::new();
+    if let Some(out) = child.stdout.take() {
+        out.take(MAX_ANSWER_BYTES).read_to_end(&mut said).map_err(|error| failed(error.to_string()))?;
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
 }
+
+/// Printing a text takes milliseconds; the service waits 15 s for the executor to serve.
+const WITHIN: Duration = Duration::from_secs(3);
+/// What a pipe holds (pipe(7)); the help of 0.11 has 7 kB.
+const MAX_ANSWER_BYTES: u64 = 64 << 10;
 
 fn missing(message: String) -> Failure {
     Failure { id: "sandbox-missing".into(), message }
@@ -101,6 +127,12 @@ mod tests {
         std::fs::remove_file(&planted).unwrap();
         assert_eq!(refused.id, "sandbox-missing");
         assert!(refused.message.contains("is not root's alone"), "{}", refused.message);
+    }
+
+    #[test]
+    fn a_program_that_does_not_answer_holds_nothing_up() {
+        let refused = answer(Path::new("/usr/bin/sleep"), "60").unwrap_err();
+        assert!(refused.message.contains("no answer within 3 s"), "{}", refused.message);
     }
 
     #[test]

@@ -45,19 +45,25 @@ pub struct Diagnosis {
 const APPARMOR: &str = "AppArmor forbids unprivileged user namespaces: load the distribution's profile for bwrap \
 (Ubuntu: copy /usr/share/apparmor/extra-profiles/bwrap-userns-restrict to /etc/apparmor.d and run \
 `apparmor_parser -r` on it); leave the host-wide setting on";
-const MAX: &str = "set user.max_user_namespaces to 10000 in /etc/sysctl.d and run `sysctl --system`";
-const CLONE: &str = "set kernel.unprivileged_userns_clone to 1 in /etc/sysctl.d and run `sysctl --system`";
+// One file, and only that file is loaded: whatever else the host has in sysctl.d stays as it is.
+const MAX: &str = "echo user.max_user_namespaces=10000 | sudo tee -a /etc/sysctl.d/60-salaam.conf && \
+sudo sysctl -p /etc/sysctl.d/60-salaam.conf";
+const MAX_NET: &str = "echo user.max_net_namespaces=10000 | sudo tee -a /etc/sysctl.d/60-salaam.conf && \
+sudo sysctl -p /etc/sysctl.d/60-salaam.conf";
+const CLONE: &str = "echo kernel.unprivileged_userns_clone=1 | sudo tee -a /etc/sysctl.d/60-salaam.conf && \
+sudo sysctl -p /etc/sysctl.d/60-salaam.conf";
 const CONTAINER: &str = "this looks like a container whose seccomp profile refuses unshare(2): run it with a profile \
 that allows it (Docker: --security-opt seccomp=unconfined or a profile with clone and unshare)";
 const PROC: &str = "a container masks parts of /proc, so no new one may be mounted: run it with an unmasked /proc \
 (Docker: --security-opt systempaths=unconfined; Kubernetes: procMount: Unmasked)";
 const MOUNT: &str = "let this account mount inside its own user namespace: a container needs a seccomp profile with \
 mount(2), an AppArmor host the distribution's profile for bwrap";
-const NET: &str = "allow network namespaces: the kernel's CONFIG_NET_NS, user.max_net_namespaces above 0, and in a \
-container a seccomp profile with clone(CLONE_NEWNET)";
+const NET: &str = "allow network namespaces: a kernel with CONFIG_NET_NS, and in a container a seccomp profile that \
+allows clone(CLONE_NEWNET) and netlink sockets";
 const LANDLOCK: &str = "add landlock to the kernel's list of security modules (boot parameter lsm=landlock,…), or set \
 landlock = \"if-available\" and re-pin, which every approval then shows";
-const SECCOMP: &str = "use a kernel with CONFIG_SECCOMP_FILTER";
+const SECCOMP: &str = "use a kernel with CONFIG_SECCOMP_FILTER, and in a container a seccomp profile that allows \
+prctl(PR_SET_SECCOMP)";
 const LIMITS: &str = "raise limits.processes, or the limits of this account; a container must let a process write its \
 own /proc/self/oom_score_adj";
 const INSTALL: &str = "run packaging/install again, so that salaam-launch and salaam-toolsd are of one build";
@@ -70,7 +76,7 @@ pub fn diagnose(said: &str, host: Host) -> Diagnosis {
         // The namespace exists but gives no rights in it: on an AppArmor host that is the profile's doing.
         if host.apparmor_restricts { ("sandbox-userns", APPARMOR) } else { ("sandbox-net", NET) }
     } else if has("ENOSPC") && host.no_network_namespaces && !host.no_user_namespaces {
-        ("sandbox-net", NET)
+        ("sandbox-net", MAX_NET)
     } else if has("namespace") || has("uid map") || has("gid map") || has("setting up uid") || has("clone") {
         ("sandbox-userns", userns(said, host))
     } else if has("mount proc") || has("on /newroot/proc") {
@@ -132,7 +138,7 @@ mod tests {
         for (said, host, id, fix) in [
             (no_more, off, "sandbox-userns", MAX),
             (no_more, none, "sandbox-userns", MAX),
-            (no_more, no_net, "sandbox-net", NET),
+            (no_more, no_net, "sandbox-net", MAX_NET),
             (denied, debian, "sandbox-userns", CLONE),
             (denied, none, "sandbox-userns", CONTAINER),
             (map, ubuntu, "sandbox-userns", APPARMOR),

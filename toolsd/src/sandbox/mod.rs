@@ -18,5 +18,6 @@ pub use diagnose::{Diagnosis, Host, diagnose, knobs};
 pub use environment::environment;
 pub(crate) use paths::open_plain;
 pub use paths::{PathRefusal, ReadPath, absolute, open_read_path, refuse_workspace};
-pub use protect::{MAX_MOUNTS, Protected, protected};
-pub use seccomp::{FilterError, program};
+pub(crate) use protect::named_in;
+pub use protect::{MAX_MOUNTS, Protected, Protection, Unmounted, protected};
+pub use seccomp::{FilterError, bare_program, program};

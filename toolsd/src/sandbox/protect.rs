@@ -1,11 +1,12 @@
 //! What a command may not change although it lies in its workspace: files that make a later git, editor or
 //! shell run something. Each that exists becomes a read-only mount, and every directory above it, below the
 //! root, a mount of its own, so that neither can be moved aside. What does not exist is left alone: a
-//! placeholder would show in the real workspace.
+//! placeholder would show in the real workspace. What is left alone, or is beyond the most mounts, is looked at
+//! after the command (`scan`), before anybody is told of its end.
 
 use std::{
     collections::BTreeMap,
-    io::Read,
+    ffi::OsStr,
     os::{
         fd::{BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -14,14 +15,17 @@ use std::{
     sync::Arc,
 };
 
-use nix::{
-    dir::Dir,
-    errno::Errno,
-    fcntl::{OFlag, OpenHow, ResolveFlag, openat2},
-};
+use nix::{dir::Dir, errno::Errno, fcntl::OFlag, libc, sys::stat::fstat};
+use salaam_core::{git_config, protect};
 
-/// Mounts for protected paths in one sandbox; each costs tens of microseconds.
+use crate::beneath;
+
+/// Mounts for protected paths in one sandbox. Each costs about 0.15 ms, and the hundredth more than the first: bwrap
+/// reads the whole mount table for every one.
 pub const MAX_MOUNTS: usize = 64;
+/// Of these, for submodules and linked worktrees, of which a repository may have hundreds: a start must not take
+/// longer for it.
+const MAX_NESTED_MOUNTS: usize = 8;
 
 /// One mount over a path of the workspace, parents first.
 #[derive(Debug)]
@@ -34,87 +38,270 @@ pub struct Protected {
     pub read_only: bool,
 }
 
-/// Of the root repository: what git runs or follows.
-const GIT: &[&str] = &[".git/hooks", ".git/config", ".git/config.worktree", ".git/commondir", ".git/info/attributes"];
+/// What is protected in one workspace, and how.
+#[derive(Debug, Default)]
+pub struct Protection {
+    /// The mounts, parents first.
+    pub mounts: Vec<Protected>,
+    /// Paths that are protected and have no mount: not there now, or beyond the most mounts, or a link.
+    pub unmounted: Vec<Unmounted>,
+    /// How many of these are there and are kept by the look after the command only.
+    pub scanned: usize,
+}
 
-/// Directories of git whose entries are repositories themselves.
-const GIT_EACH: &[&str] = &[".git/modules", ".git/worktrees"];
+/// A protected path without a mount.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmounted {
+    /// Relative to the root.
+    pub path: PathBuf,
+    /// Whether something is there.
+    pub exists: bool,
+}
 
-/// Run by editors and shells on their own, and Salaam's.
-const OTHERS: &[&str] = &[".salaam", ".vscode", ".idea", ".envrc", ".husky", ".devcontainer"];
-
-/// How much of .git/config is read for the paths that it names.
-const MAX_CONFIG_BYTES: u64 = 256 << 10;
-
-/// Finds what exists of the list and of `more` beneath `root`; at most [`MAX_MOUNTS`] mounts, the root
-/// repository's first, what its config names last. `immovable` become mount points too, before all others, but stay writable.
+/// Finds what exists beneath `root`, the workspace at `workspace`, of the list and of `more`; at most [`MAX_MOUNTS`]
+/// mounts: the root repository's first, submodules and linked worktrees last. `immovable` become mount points too,
+/// before all others, but stay writable.
 ///
 /// An error of the kernel other than "not there" is one here: a protection that cannot be built is not left out.
-pub fn protected(root: BorrowedFd<'_>, more: &[Vec<u8>], immovable: &[PathBuf]) -> Result<Vec<Protected>, Errno> {
-    let mut wanted: Vec<PathBuf> = immovable.iter().cloned().chain(GIT.iter().map(PathBuf::from)).collect();
-    // `.git` as a file says where the repository is: a redirection.
-    if place(root, Path::new(".git"))?.is_some_and(|(_, is_directory)| !is_directory) {
-        wanted.push(".git".into());
+pub fn protected(
+    root: BorrowedFd<'_>,
+    workspace: &Path,
+    more: &[Vec<u8>],
+    immovable: &[PathBuf],
+) -> Result<Protection, Errno> {
+    let place = Place { root, workspace: workspace.as_os_str().as_bytes() };
+    let mut mounts = Mounts { place: &place, found: BTreeMap::new(), rest: Protection::default() };
+    for path in immovable {
+        // Bound content of another command that could be moved away is worse than a command that waits.
+        if !mounts.add(path, false, MAX_MOUNTS)? {
+            return Err(Errno::E2BIG);
+        }
     }
-    wanted.extend(OTHERS.iter().map(PathBuf::from));
-    wanted.extend(more.iter().map(|path| PathBuf::from(std::ffi::OsStr::from_bytes(path))));
+    let repository = place.repository()?;
+    let mut wanted = repository.paths();
+    wanted.push(protect::OWN.into());
+    wanted.extend(protect::AUTO_RUN.iter().map(PathBuf::from));
+    wanted.extend(more.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
     // After what is fixed: a command that made the repository chose how many paths its config names.
-    wanted.extend(named_by_config(root)?);
-    for parent in GIT_EACH {
-        wanted.extend(entries(root, Path::new(parent))?);
+    wanted.extend(place.named_by(&repository)?);
+    for path in wanted.iter().filter(|path| is_inside(path)) {
+        mounts.add(path, true, MAX_MOUNTS)?;
+        // No mount can be put on a link itself; what it leads to is protected, and the link looked at afterwards.
+        if let Some(target) = place.link(path)? {
+            mounts.add(&target, true, MAX_MOUNTS)?;
+        }
     }
-
-    let mut mounts: BTreeMap<PathBuf, Protected> = BTreeMap::new();
-    for path in wanted.into_iter().filter(|path| is_inside(path)) {
-        let read_only = !immovable.contains(&path);
-        let Some((descriptor, _)) = place(root, &path)? else { continue };
-        let above: Vec<PathBuf> =
-            path.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()).map(Path::to_owned).collect();
-        let new = above.iter().chain([&path]).filter(|mount| !mounts.contains_key(*mount)).count();
-        if mounts.len() + new > MAX_MOUNTS {
-            // Bound content of another command that could be moved away is worse than a command that waits.
-            if !read_only {
-                return Err(Errno::E2BIG);
-            }
+    let most = MAX_MOUNTS.min(mounts.found.len() + MAX_NESTED_MOUNTS);
+    for nested in place.nested(&repository)? {
+        if mounts.found.len() >= most {
+            mounts.rest.scanned += 1;
             continue;
         }
-        for ancestor in above {
-            if let Some((descriptor, _)) = place(root, &ancestor)? {
-                let mount = Protected { path: ancestor.clone(), descriptor, read_only: false };
-                mounts.entry(ancestor).or_insert(mount);
-            }
+        for part in protect::GIT_PARTS {
+            mounts.add(&nested.join(part), true, most)?;
         }
-        // Named twice, it keeps the stronger of both.
-        let read_only = read_only || mounts.get(&path).is_some_and(|mount| mount.read_only);
-        mounts.insert(path.clone(), Protected { path, descriptor, read_only });
     }
+    let Mounts { found, mut rest, .. } = mounts;
     // A BTreeMap of paths goes by components: parents come before what lies in them.
-    Ok(mounts.into_values().collect())
+    rest.mounts = found.into_values().collect();
+    Ok(rest)
 }
 
 fn is_inside(path: &Path) -> bool {
     !path.as_os_str().is_empty() && path.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
-/// Opens a path as a place, beneath the root and through no link; with whether it is a directory. A link at a
-/// protected path is left as it is: no mount can be put on a link itself.
-fn place(root: BorrowedFd<'_>, path: &Path) -> Result<Option<(Arc<OwnedFd>, bool)>, Errno> {
-    let Some(descriptor) = beneath(root, path, OFlag::O_PATH)? else { return Ok(None) };
-    let kind = nix::sys::stat::fstat(&descriptor)?.st_mode & nix::libc::S_IFMT;
-    Ok(match kind {
-        nix::libc::S_IFDIR => Some((Arc::new(descriptor), true)),
-        nix::libc::S_IFREG => Some((Arc::new(descriptor), false)),
-        _ => None,
-    })
+/// The mounts, in the making.
+struct Mounts<'a> {
+    place: &'a Place<'a>,
+    found: BTreeMap<PathBuf, Protected>,
+    rest: Protection,
 }
 
-fn beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<Option<OwnedFd>, Errno> {
-    let how = OpenHow::new()
-        .flags(flags | OFlag::O_CLOEXEC)
-        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
-    match openat2(root, path, how) {
-        Ok(descriptor) => Ok(Some(descriptor)),
-        // Where this account may not go, its commands change nothing either.
+impl Mounts<'_> {
+    /// Adds one and what lies above it, or notes that it has none; false where it is there and does not fit.
+    fn add(&mut self, path: &Path, read_only: bool, most: usize) -> Result<bool, Errno> {
+        let Some(descriptor) = self.place.mountable(path)? else {
+            let exists = beneath::stat(self.place.root, path).unwrap_or_default().is_some();
+            self.rest.unmounted.push(Unmounted { path: path.to_owned(), exists });
+            return Ok(true);
+        };
+        let above: Vec<PathBuf> =
+            path.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()).map(Path::to_owned).collect();
+        let new = above.iter().map(PathBuf::as_path).chain([path]).filter(|p| !self.found.contains_key(*p)).count();
+        if self.found.len() + new > most {
+            self.rest.unmounted.push(Unmounted { path: path.to_owned(), exists: true });
+            self.rest.scanned += 1;
+            return Ok(false);
+        }
+        for ancestor in above {
+            if let Some(descriptor) = self.place.mountable(&ancestor)? {
+                let mount = Protected { path: ancestor.clone(), descriptor, read_only: false };
+                self.found.entry(ancestor).or_insert(mount);
+            }
+        }
+        // Named twice, it keeps the stronger of both.
+        let read_only = read_only || self.found.get(path).is_some_and(|mount| mount.read_only);
+        self.found.insert(path.to_owned(), Protected { path: path.to_owned(), descriptor, read_only });
+        Ok(true)
+    }
+}
+
+/// A workspace, to be looked at.
+struct Place<'a> {
+    root: BorrowedFd<'a>,
+    workspace: &'a [u8],
+}
+
+/// The root repository, wherever its parts are.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Repository {
+    /// `.git` where it is no directory: it says where the repository is.
+    redirection: Option<PathBuf>,
+    /// The git directory, if it lies in the workspace.
+    own: Option<PathBuf>,
+    /// Where hooks and config are, if they lie in the workspace: the git directory, or what its `commondir` names.
+    common: Option<PathBuf>,
+}
+
+impl Repository {
+    fn paths(&self) -> Vec<PathBuf> {
+        let directories = self.own.iter().chain(self.common.iter().filter(|common| Some(*common) != self.own.as_ref()));
+        let parts = directories.flat_map(|directory| protect::GIT_PARTS.iter().map(|part| directory.join(part)));
+        self.redirection.iter().cloned().chain(parts).collect()
+    }
+}
+
+/// What the repository in the directory `here`, which lies at `at`, names: hooks and settings of its configuration, and
+/// where a redirection leads, with the git directories whole. Relative to `here`, inside it.
+///
+/// An error of the kernel other than "not there" is one here.
+pub(crate) fn named_in(here: BorrowedFd<'_>, at: &Path) -> Result<Vec<PathBuf>, Errno> {
+    let place = Place { root: here, workspace: at.as_os_str().as_bytes() };
+    let repository = place.repository()?;
+    let mut found = place.named_by(&repository)?;
+    found.extend([repository.redirection, repository.own, repository.common].into_iter().flatten());
+    // The directory itself, as in `hooksPath = .`: that would be every file in it.
+    found.retain(|path| is_inside(path));
+    Ok(found)
+}
+
+impl Place<'_> {
+    fn repository(&self) -> Result<Repository, Errno> {
+        let git = Path::new(".git");
+        let kind = match beneath::stat(self.root, git) {
+            Ok(stat) => stat.as_ref().map(beneath::kind),
+            Err(Errno::EACCES) => None,
+            Err(other) => return Err(other),
+        };
+        let (redirection, own) = match kind {
+            // git takes a directory with these in it for a repository without a work tree.
+            None => {
+                let bare = ["HEAD", "objects", "refs"].iter().all(|part| self.is_there(Path::new(part)));
+                return Ok(if bare {
+                    Repository { redirection: None, own: Some(PathBuf::new()), common: None }
+                } else {
+                    // Absent, and protected should a command make it.
+                    Repository { own: Some(git.into()), ..Repository::default() }
+                });
+            }
+            Some(libc::S_IFDIR) => (None, Some(git.to_owned())),
+            Some(libc::S_IFLNK) => (Some(git.to_owned()), self.link(git)?),
+            Some(_) => {
+                let text = self.content(git)?.unwrap_or_default();
+                (Some(git.to_owned()), self.inside(Path::new(""), protect::redirection(&text)))
+            }
+        };
+        let common = match &own {
+            None => None,
+            Some(own) => match self.content(&own.join("commondir"))? {
+                None => Some(own.clone()),
+                Some(text) => self.inside(own, protect::redirection(&text)),
+            },
+        };
+        Ok(Repository { redirection, own, common })
+    }
+
+    /// Hook directories, programs and included files that the repository's config names, where they lie inside.
+    fn named_by(&self, repository: &Repository) -> Result<Vec<PathBuf>, Errno> {
+        let mut found = Vec::new();
+        for directory in repository.own.iter().chain(&repository.common) {
+            for name in ["config", "config.worktree"] {
+                let Some(text) = self.content(&directory.join(name))? else { continue };
+                // One that git would not take runs nothing either.
+                let settings = git_config::parse(&text).unwrap_or_default();
+                found.extend(named(&settings, self.workspace, directory));
+            }
+        }
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    /// The git directories of submodules and linked worktrees.
+    fn nested(&self, repository: &Repository) -> Result<Vec<PathBuf>, Errno> {
+        let Some(common) = &repository.common else { return Ok(Vec::new()) };
+        let mut found = self.entries(&common.join("worktrees"))?;
+        for module in self.entries(&common.join("modules"))? {
+            // `path/of/module` is its name, slashes and all.
+            if self.is_there(&module.join("HEAD")) {
+                found.push(module);
+            } else if found.len() < MAX_NESTED_MOUNTS {
+                found.extend(self.entries(&module)?);
+            } else {
+                found.push(module);
+            }
+        }
+        Ok(found)
+    }
+
+    fn entries(&self, path: &Path) -> Result<Vec<PathBuf>, Errno> {
+        let Some(directory) = absent(beneath::open(self.root, path, OFlag::O_RDONLY | OFlag::O_DIRECTORY))? else {
+            return Ok(Vec::new());
+        };
+        let mut directory = Dir::from_fd(directory)?;
+        // Not past an error: a file system that has one may have it for ever.
+        let names = directory.iter().map_while(Result::ok).map(|entry| entry.file_name().to_bytes().to_vec());
+        let names = names.filter(|name| name != b"." && name != b"..").take(MAX_NESTED_NAMES);
+        Ok(names.map(|name| path.join(OsStr::from_bytes(&name))).collect())
+    }
+
+    /// Opens a file or directory as a place for a mount.
+    fn mountable(&self, path: &Path) -> Result<Option<Arc<OwnedFd>>, Errno> {
+        let Some(descriptor) = absent(beneath::open(self.root, path, OFlag::O_PATH))? else { return Ok(None) };
+        Ok(match beneath::kind(&fstat(&descriptor)?) {
+            libc::S_IFDIR | libc::S_IFREG => Some(Arc::new(descriptor)),
+            _ => None,
+        })
+    }
+
+    /// What a link leads to, where that lies inside.
+    fn link(&self, path: &Path) -> Result<Option<PathBuf>, Errno> {
+        let target = absent(beneath::link(self.root, path))?.flatten();
+        Ok(target.and_then(|target| self.inside(path.parent().unwrap_or(Path::new("")), &target)))
+    }
+
+    fn content(&self, path: &Path) -> Result<Option<Vec<u8>>, Errno> {
+        Ok(absent(beneath::content(self.root, path, git_config::MAX_BYTES))?.flatten())
+    }
+
+    fn inside(&self, base: &Path, path: &[u8]) -> Option<PathBuf> {
+        let found = protect::inside(self.workspace, base.as_os_str().as_bytes(), path)?;
+        Some(PathBuf::from(OsStr::from_bytes(&found)))
+    }
+
+    fn is_there(&self, path: &Path) -> bool {
+        beneath::stat(self.root, path).is_ok_and(|stat| stat.is_some())
+    }
+}
+
+/// Names of submodules or linked worktrees that are counted.
+const MAX_NESTED_NAMES: usize = 1024;
+
+/// Where this account may not go, its commands change nothing either.
+fn absent<T>(result: nix::Result<T>) -> Result<Option<T>, Errno> {
+    match result {
+        Ok(value) => Ok(Some(value)),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::EACCES | Errno::ENAMETOOLONG) => {
             Ok(None)
         }
@@ -122,65 +309,20 @@ fn beneath(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> Result<Option<Own
     }
 }
 
-fn entries(root: BorrowedFd<'_>, path: &Path) -> Result<Vec<PathBuf>, Errno> {
-    let Some(directory) = beneath(root, path, OFlag::O_RDONLY | OFlag::O_DIRECTORY)? else { return Ok(Vec::new()) };
-    let mut directory = Dir::from_fd(directory)?;
-    // Not past an error: a file system that has one may have it for ever.
-    let names = directory.iter().map_while(Result::ok).map(|entry| entry.file_name().to_bytes().to_vec());
-    let names = names.filter(|name| name != b"." && name != b"..").take(MAX_MOUNTS + 1);
-    Ok(names.map(|name| path.join(std::ffi::OsStr::from_bytes(&name))).collect())
-}
-
-/// Hook directories and included files that .git/config names, where they lie inside.
-fn named_by_config(root: BorrowedFd<'_>) -> Result<Vec<PathBuf>, Errno> {
-    let Some(config) = beneath(root, Path::new(".git/config"), OFlag::O_RDONLY | OFlag::O_NONBLOCK)? else {
-        return Ok(Vec::new());
-    };
-    let mut text = Vec::new();
-    if std::fs::File::from(config).take(MAX_CONFIG_BYTES).read_to_end(&mut text).is_err() {
-        // A directory of that name, say: it names nothing, and is protected as it is.
-        return Ok(Vec::new());
-    }
-    Ok(named(&String::from_utf8_lossy(&text)))
-}
-
-/// hooksPath is relative to the root of the work tree, include.path to the file that names it.
-fn named(config: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut section = String::new();
-    for line in config.lines().map(str::trim) {
-        if let Some(header) = line.strip_prefix('[') {
-            section = header.split([']', ' ', '"', '.']).next().unwrap_or_default().to_lowercase();
-        }
-        let Some((key, value)) = line.split_once('=') else { continue };
-        let key = key.rsplit(']').next().unwrap_or(key).trim().to_lowercase();
-        let value = value.trim().trim_matches('"').trim_end_matches('/');
-        let base = match (section.as_str(), key.as_str()) {
-            ("core", "hookspath" | "attributesfile" | "fsmonitor" | "sshcommand" | "editor" | "pager") => "",
-            ("include" | "includeif", "path") => ".git",
-            _ => continue,
-        };
-        found.extend(folded(&Path::new(base).join(value.strip_prefix("./").unwrap_or(value))));
-    }
-    found
-}
-
-/// `.git/../x` is x; what leaves the root is nothing of the workspace.
-fn folded(path: &Path) -> Option<PathBuf> {
-    let mut folded = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => folded.push(name),
-            Component::CurDir => {}
-            Component::ParentDir => {
-                if !folded.pop() {
-                    return None;
-                }
-            }
-            Component::RootDir | Component::Prefix(_) => return None,
-        }
-    }
-    Some(folded)
+/// What settings name, relative to the root of `workspace`; the config lies in the git directory `own`.
+fn named(settings: &[git_config::Setting], workspace: &[u8], own: &Path) -> Vec<PathBuf> {
+    let own = own.as_os_str().as_bytes();
+    let named = settings.iter().filter_map(git_config::Setting::names_path);
+    named
+        .flat_map(|(value, beside)| {
+            let base = if beside { own } else { b"" };
+            // A program with arguments is named by its first word.
+            let first = value.split_ascii_whitespace().next().filter(|first| first.contains('/') && *first != value);
+            let all = [Some(value), first].into_iter().flatten();
+            all.filter_map(move |path| protect::inside(workspace, base, path.trim_start_matches('!').as_bytes()))
+        })
+        .map(|path| PathBuf::from(OsStr::from_bytes(&path)))
+        .collect()
 }
 
 #[cfg(test)]
@@ -199,8 +341,8 @@ mod tests {
 
     fn listed(root: &Path, more: &[Vec<u8>]) -> Vec<(String, bool)> {
         let root = open(root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
-        let mounts = protected(root.as_fd(), more, &[]).unwrap();
-        mounts.into_iter().map(|m| (m.path.to_str().unwrap().to_owned(), m.read_only)).collect()
+        let found = protected(root.as_fd(), Path::new("/srv/x"), more, &[]).unwrap();
+        found.mounts.into_iter().map(|m| (m.path.to_str().unwrap().to_owned(), m.read_only)).collect()
     }
 
     #[test]
@@ -230,13 +372,20 @@ mod tests {
     fn there_are_never_more_mounts_than_the_limit() {
         let root = scratch("many");
         for number in 0..200 {
-            std::fs::create_dir_all(root.join(format!(".git/modules/{number}"))).unwrap();
+            let module = root.join(format!(".git/modules/{number}"));
+            std::fs::create_dir_all(module.join("hooks")).unwrap();
+            std::fs::write(module.join("HEAD"), "").unwrap();
+            std::fs::create_dir_all(root.join(format!(".git/worktrees/{number}"))).unwrap();
+            std::fs::write(root.join(format!(".git/worktrees/{number}/commondir")), "../..\n").unwrap();
         }
         std::fs::create_dir_all(root.join(".git/hooks")).unwrap();
-        let found = listed(&root, &[]);
+        let opened = open(&root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
+        let found = protected(opened.as_fd(), Path::new("/srv/x"), &[], &[]).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
-        assert_eq!(found.len(), MAX_MOUNTS);
-        assert!(found.contains(&(".git/hooks".to_owned(), true)));
+        let of_the_root = found.mounts.iter().filter(|mount| mount.path == Path::new(".git/hooks") && mount.read_only);
+        assert_eq!(of_the_root.count(), 1);
+        assert!((6..=2 + MAX_NESTED_MOUNTS).contains(&found.mounts.len()), "{}", found.mounts.len());
+        assert!(found.scanned > 350, "the rest is counted: {}", found.scanned);
     }
 
     #[test]
@@ -254,22 +403,26 @@ mod tests {
         let found = listed(&root, &[b"Makefile".to_vec()]);
         let opened = open(&root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         let bound: Vec<PathBuf> = (0..=MAX_MOUNTS).map(|number| format!("inc{}", number % MAX_MOUNTS).into()).collect();
-        let all = protected(opened.as_fd(), &[], bound.get(..MAX_MOUNTS).unwrap());
+        let protected =
+            |bound| super::protected(opened.as_fd(), Path::new("/srv/x"), &[], bound).map(|f| f.mounts.len());
+        let all = protected(bound.get(..MAX_MOUNTS).unwrap());
         std::fs::write(root.join("one-more"), "").unwrap();
-        let many = [bound, vec!["one-more".into()]].concat();
-        let too_many = protected(opened.as_fd(), &[], &many);
+        let many = [bound.clone(), vec!["one-more".into()]].concat();
+        let too_many = protected(&many);
         std::fs::remove_dir_all(&root).unwrap();
         for path in [".git/config", ".vscode", "Makefile"] {
             assert!(found.contains(&(path.to_owned(), true)), "{path}");
         }
         assert_eq!(found.len(), MAX_MOUNTS);
-        assert_eq!(all.map(|mounts| mounts.len()), Ok(MAX_MOUNTS));
-        assert_eq!(too_many.map(|mounts| mounts.len()), Err(Errno::E2BIG));
+        assert_eq!((all, too_many), (Ok(MAX_MOUNTS), Err(Errno::E2BIG)));
     }
 
     #[test]
     fn paths_named_by_a_config_are_folded() {
-        let text = "[include] path = ../shared.cfg\n[includeIf \"gitdir:x\"]\npath=more\n[core]\nhooksPath=/etc\n";
-        assert_eq!(named(text), [PathBuf::from("shared.cfg"), PathBuf::from(".git/more")]);
+        let text = "[include]\npath = ../shared.cfg\n[includeIf \"gitdir:x\"]\npath=more\n[core]\nhooksPath=/etc\n\
+                    [filter \"f\"]\nclean = ./tools/clean %f\n";
+        let settings = git_config::parse(text.as_bytes()).unwrap();
+        let found = named(&settings, b"/srv/x", Path::new(".git"));
+        assert_eq!(found, ["shared.cfg", ".git/more", "tools/clean %f", "tools/clean"].map(PathBuf::from));
     }
 }

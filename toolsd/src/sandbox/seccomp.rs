@@ -57,7 +57,7 @@ const TERMINAL: &[u64] = &[0x5412, 0x541c, 0x5423];
 
 /// Call, when it is denied with EPERM, why, and who would need it.
 #[rustfmt::skip]
-const DENIED: &[(c_long, When, &str, &str)] = &[
+const DENIED: &[Denied] = &[
     (libc::SYS_clone, AnyBit(0, NAMESPACES), "a namespace of one's own opens kernel code that expects an administrator", "nested containers, Chromium's own sandbox"),
     (libc::SYS_unshare, AnyBit(0, NAMESPACES | NEW_TIME), "as clone", "nested containers, unshare(1)"),
     (libc::SYS_setns, Always, "enters namespaces", "nsenter"),
@@ -92,6 +92,10 @@ const DENIED: &[(c_long, When, &str, &str)] = &[
     (libc::SYS_swapoff, Always, "as swapon", "administrators"),
     (libc::SYS_acct, Always, "writes to a file of the kernel's choice", "administrators"),
     (libc::SYS_quotactl, Always, "changes quotas", "administrators"),
+    (QUOTACTL_FD, Always, "as quotactl", "administrators"),
+    (libc::SYS_adjtimex, Always, "sets the clock's rate", "time services"),
+    (libc::SYS_clock_adjtime, Always, "as adjtimex", "time services"),
+    (libc::SYS_fanotify_init, Always, "watches what everybody opens where it is allowed; attack surface where it is not", "virus scanners"),
     (libc::SYS_syslog, Always, "reads the kernel's log, with addresses", "dmesg"),
     (libc::SYS_settimeofday, Always, "sets the clock", "administrators"),
     (libc::SYS_clock_settime, Always, "sets the clock", "administrators"),
@@ -106,13 +110,15 @@ const DENIED: &[(c_long, When, &str, &str)] = &[
 
 /// fchmodat2(2), Linux 6.6, the same number on every architecture.
 const FCHMODAT2: c_long = 452;
+/// quotactl_fd(2), Linux 5.14, likewise.
+const QUOTACTL_FD: c_long = 443;
 /// open_tree_attr(2), Linux 6.15, likewise.
 const OPEN_TREE_ATTR: c_long = 467;
 
 /// Calls that exist on x86_64 only.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
-const OLDER: &[(c_long, When, &str, &str)] = &[
+const OLDER: &[Denied] = &[
     (libc::SYS_chmod, AnyBit(1, SETUID), "as fchmod", "as fchmod"),
     (libc::SYS_creat, AnyBit(1, SETUID), "as fchmod, from birth", "as fchmod"),
     (libc::SYS_open, Bits((1, CREATES), (2, SETUID)), "as fchmod, from birth", "as fchmod"),
@@ -125,11 +131,11 @@ const OLDER: &[(c_long, When, &str, &str)] = &[
     (libc::SYS_modify_ldt, Always, "segment tables, attack surface", "Wine with 16-bit programs"),
 ];
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[(c_long, When, &str, &str)] = &[];
+const OLDER: &[Denied] = &[];
 
 /// Calls that are said not to exist, so that callers fall back.
 #[rustfmt::skip]
-const ABSENT: &[(c_long, &str, &str)] = &[
+const ABSENT: &[Absent] = &[
     (libc::SYS_clone3, "its flags lie in memory, where a filter cannot see them", "nobody: glibc falls back to clone"),
     (libc::SYS_openat2, "as clone3: it makes setuid files by a mode that lies in memory", "nobody: callers fall back to openat where there is no Linux 5.6"),
     (libc::SYS_io_uring_setup, "does file and network calls past this filter", "databases and runtimes; they fall back to epoll"),
@@ -140,18 +146,48 @@ const ABSENT: &[(c_long, &str, &str)] = &[
 /// The x32 calls of x86_64 carry this bit; a filter that compares plain numbers misses them all.
 const X32: u32 = 0x4000_0000;
 
-/// Compiles the program, as the kernel's `sock_filter` records.
+/// Calls on other processes of the account that neither its own pid namespace nor its landlock domain denies: what a
+/// bare command does not get where there is no such namespace.
+#[rustfmt::skip]
+const BARE: &[Denied] = &[
+    (libc::SYS_prlimit64, NoneOf(0, &[0]), "limits of the executor can be lowered until it fails", "prlimit --pid"),
+    (libc::SYS_setpriority, NoneOf(0, &[libc::PRIO_PROCESS as u64]), "slows down all processes of the account", "renice --user"),
+    (libc::SYS_setpriority, NoneOf(1, &[0]), "slows down the executor", "renice of another process"),
+    (libc::SYS_ioprio_set, NoneOf(0, &[IOPRIO_WHO_PROCESS]), "as setpriority", "ionice --uid"),
+    (libc::SYS_ioprio_set, NoneOf(1, &[0]), "as setpriority", "ionice --pid"),
+    (libc::SYS_sched_setaffinity, NoneOf(0, &[0]), "binds the executor to one busy processor", "taskset --pid"),
+    (libc::SYS_sched_setscheduler, NoneOf(0, &[0]), "makes the executor run only when nothing else does", "chrt --pid"),
+    (libc::SYS_sched_setparam, NoneOf(0, &[0]), "as sched_setscheduler", "chrt --pid"),
+    (libc::SYS_sched_setattr, NoneOf(0, &[0]), "as sched_setscheduler", "chrt --pid"),
+];
+
+/// Of linux/ioprio.h.
+const IOPRIO_WHO_PROCESS: u64 = 1;
+
+/// Compiles the program of a sandboxed command, as the kernel's `sock_filter` records.
 pub fn program() -> Result<Vec<u8>, FilterError> {
+    compiled(DENIED.iter().chain(OLDER), ABSENT)
+}
+
+/// The program of a bare command without a pid namespace.
+pub fn bare_program() -> Result<Vec<u8>, FilterError> {
+    compiled(BARE.iter(), &[])
+}
+
+type Denied = (c_long, When, &'static str, &'static str);
+type Absent = (c_long, &'static str, &'static str);
+
+fn compiled<'a>(list: impl Iterator<Item = &'a Denied>, absent: &[Absent]) -> Result<Vec<u8>, FilterError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(FilterError::Architecture)?;
     let mut rules = std::collections::BTreeMap::<i64, Vec<SeccompRule>>::new();
-    for (call, when, _, _) in DENIED.iter().chain(OLDER) {
+    for (call, when, _, _) in list {
         rules.entry(*call).or_default().extend(compile(when).map_err(FilterError::Rules)?);
     }
     let deny = SeccompAction::Errno(libc::EPERM as u32);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, deny, architecture).map_err(FilterError::Rules)?;
     let denied = BpfProgram::try_from(filter).map_err(FilterError::Rules)?;
     let mut program = Vec::new();
-    prelude(&mut program);
+    prelude(&mut program, absent);
     for record in denied {
         instruction(&mut program, record.code, record.jt, record.jf, record.k);
     }
@@ -188,7 +224,7 @@ fn each_bit(bits: u64) -> impl Iterator<Item = u64> {
 
 /// What seccompiler cannot say: absent calls and the x32 range. Its own program follows and checks the
 /// architecture first; so does this one, since numbers mean nothing before that.
-fn prelude(program: &mut Vec<u8>) {
+fn prelude(program: &mut Vec<u8>, calls: &[Absent]) {
     const LOAD: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;
     const JUMP_GREATER_EQUAL: u16 = 0x35;
@@ -203,7 +239,7 @@ fn prelude(program: &mut Vec<u8>) {
         instruction(program, JUMP_GREATER_EQUAL, 0, 1, X32);
         instruction(program, RETURN, 0, 0, absent);
     }
-    for (call, _, _) in ABSENT {
+    for (call, _, _) in calls {
         instruction(program, JUMP_EQUAL, 0, 1, u32::try_from(*call).unwrap_or(u32::MAX));
         instruction(program, RETURN, 0, 0, absent);
     }
@@ -231,9 +267,10 @@ mod tests {
 
     #[test]
     fn the_program_compiles_and_fits_the_kernel() {
-        let program = program().unwrap();
-        assert_eq!(program.len() % 8, 0);
-        assert!(program.len() / 8 < 4096, "BPF_MAXINSNS");
+        for program in [program().unwrap(), bare_program().unwrap()] {
+            assert_eq!(program.len() % 8, 0);
+            assert!(program.len() / 8 < 4096, "BPF_MAXINSNS");
+        }
     }
 
     #[test]

@@ -6,19 +6,27 @@ use nix::unistd::Pid;
 use salaam_sys::reap::{self, Ended};
 use tokio::io::{Interest, unix::AsyncFd};
 
+use super::orphans::Own;
+
 /// A child of this process. Dropped before it was reaped, it is killed, and reaped by a thread of its own.
 #[derive(Debug)]
 pub struct Child {
+    own: Option<Own>,
     pid: Pid,
     descriptor: Option<OwnedFd>,
     reaped: bool,
+    ends_by_itself: bool,
 }
 
 impl Child {
     /// Holds a child that has just been started and not been reaped.
-    pub(super) fn hold(pid: Pid) -> io::Result<Self> {
+    /// With `ends_by_itself` it is not killed when dropped: it was told to end, and what hangs on it first.
+    pub(super) fn hold(own: Own, ends_by_itself: bool) -> io::Result<Self> {
+        let pid = own.pid();
         match reap::open(pid) {
-            Ok(descriptor) => Ok(Self { pid, descriptor: Some(descriptor), reaped: false }),
+            Ok(descriptor) => {
+                Ok(Self { own: Some(own), pid, descriptor: Some(descriptor), reaped: false, ends_by_itself })
+            }
             Err(error) => {
                 // Without a descriptor it cannot be watched. Its number is still its own: nobody reaped it.
                 let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
@@ -69,10 +77,15 @@ impl Drop for Child {
         if self.reaped {
             return;
         }
-        self.kill();
-        let pid = self.pid;
-        // Killed, so this takes milliseconds; a zombie would count against the account's limit for ever.
+        if !self.ends_by_itself {
+            self.kill();
+        }
+        let (pid, own) = (self.pid, self.own.take());
+        // It is ending, so this takes milliseconds; a zombie would count against the account's limit for ever.
         let reaper = std::thread::Builder::new().name("reaper".into());
-        drop(reaper.spawn(move || nix::sys::wait::waitpid(pid, None)));
+        drop(reaper.spawn(move || {
+            let _ = nix::sys::wait::waitpid(pid, None);
+            drop(own);
+        }));
     }
 }

@@ -12,9 +12,10 @@ use std::{
     thread,
 };
 
+use nix::unistd::Pid;
 use tokio::sync::oneshot;
 
-use super::Child;
+use super::{Child, orphans::Family};
 
 /// A program to start.
 #[derive(Debug)]
@@ -27,39 +28,56 @@ pub struct Order {
     pub descriptors: Vec<(Arc<OwnedFd>, RawFd)>,
 }
 
-type Request = (Order, oneshot::Sender<io::Result<Child>>);
+type Request = (Order, bool, oneshot::Sender<io::Result<Child>>);
 
 /// A handle to the thread; the thread ends with the last handle, at the end of the process.
 #[derive(Debug, Clone)]
 pub struct Spawner {
     requests: mpsc::Sender<Request>,
+    family: Family,
 }
 
 impl Spawner {
     /// Starts the thread.
     pub fn start() -> io::Result<Self> {
         let (requests, orders) = mpsc::channel::<Request>();
+        let family = Family::of_this_process();
+        let members = family.clone();
         thread::Builder::new().name("spawner".into()).spawn(move || {
-            for (order, answer) in orders {
+            for (order, ends_by_itself, answer) in orders {
                 // Whoever asked and went away meanwhile drops the child, which ends it.
-                drop(answer.send(spawn(&order)));
+                let started = members.born(|| spawn(&order));
+                drop(answer.send(started.and_then(|own| Child::hold(own, ends_by_itself))));
             }
         })?;
-        Ok(Self { requests })
+        Ok(Self { requests, family })
     }
 
     /// Starts a program; returns when it has been exec'd or could not be.
     pub async fn spawn(&self, order: Order) -> io::Result<Child> {
+        self.ask(order, false).await
+    }
+
+    /// The same for one that keeps others together: dropped, it is not killed, since they would be left.
+    pub(super) async fn spawn_keeper(&self, order: Order) -> io::Result<Child> {
+        self.ask(order, true).await
+    }
+
+    /// Every process that this one started and has not reaped.
+    pub(super) fn family(&self) -> Family {
+        self.family.clone()
+    }
+
+    async fn ask(&self, order: Order, ends_by_itself: bool) -> io::Result<Child> {
         let (answer, answered) = oneshot::channel();
         let gone = || io::Error::other("the spawner thread has ended");
-        self.requests.send((order, answer)).map_err(|_| gone())?;
+        self.requests.send((order, ends_by_itself, answer)).map_err(|_| gone())?;
         answered.await.map_err(|_| gone())?
     }
 }
 
-fn spawn(order: &Order) -> io::Result<Child> {
+fn spawn(order: &Order) -> io::Result<Pid> {
     let none: &[CString] = &[];
     let descriptors: Vec<_> = order.descriptors.iter().map(|(fd, number)| (fd.as_fd(), *number)).collect();
-    let pid = salaam_sys::spawn::spawn(&order.program, &order.argv, none, &descriptors, true)?;
-    Child::hold(pid)
+    salaam_sys::spawn::spawn(&order.program, &order.argv, none, &descriptors, true)
 }

@@ -2,7 +2,9 @@
 //! command below it.
 //!
 //! Proof of end is the init's descriptor: when the init of a pid namespace is gone, the kernel has ended all
-//! that lived in it (pid_namespaces(7)).
+//! that lived in it (pid_namespaces(7)). Where there is no namespace, salaam-launch is the tree's root and the
+//! subreaper of all in it: proof is its word that it has no child any more. Killed before it could give it, its
+//! children fall to this process, which ends whatever it did not start itself (`orphans`).
 
 use std::{
     io,
@@ -14,6 +16,7 @@ use std::{
 use nix::unistd::Pid;
 use salaam_launch::{
     control,
+    plan::Keeper,
     report::{self, Record},
 };
 use salaam_sys::reap;
@@ -23,7 +26,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{Child, Order, Spawner, child::watch};
+use super::{
+    Child, Order, Spawner,
+    child::watch,
+    orphans::{Family, Own},
+};
 
 /// bwrap's status is a few hundred bytes; more is not bwrap's.
 const MAX_STATUS_BYTES: usize = 4096;
@@ -41,6 +48,8 @@ pub struct Start {
     pub report: OwnedFd,
     /// launch listens here.
     pub control: Arc<OwnedFd>,
+    /// What keeps the command's processes together.
+    pub keeper: Keeper,
 }
 
 /// Why a sandbox did not come up.
@@ -61,12 +70,21 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Tree {
     outer: Child,
-    init: AsyncFd<OwnedFd>,
-    init_pid: Pid,
+    root: Root,
     report: pipe::Receiver,
     control: Arc<OwnedFd>,
+    family: Family,
     /// The namespaces that bwrap says are new.
     pub namespaces: Vec<String>,
+}
+
+/// What all in a tree hangs on.
+#[derive(Debug)]
+enum Root {
+    /// The init of a pid namespace.
+    Init { descriptor: AsyncFd<OwnedFd>, _own: Own },
+    /// launch, which is the outer child itself; whether it has said that all is gone.
+    Launch { all_is_gone: bool },
 }
 
 /// What is known when a tree has ended.
@@ -86,6 +104,15 @@ impl Tree {
     /// The init is opened by its number while launch waits: it cannot have ended by itself, so when launch
     /// answers afterwards, the descriptor was the init's and not that of a later process of the same number.
     pub async fn start(spawner: &Spawner, start: Start) -> Result<Self, StartError> {
+        let family = spawner.family();
+        if start.keeper == Keeper::Launch {
+            let report = pipe::Receiver::from_owned_fd(start.report).map_err(StartError::Watch)?;
+            let outer = spawner.spawn_keeper(start.order).await.map_err(StartError::Spawn)?;
+            let root = Root::Launch { all_is_gone: false };
+            let tree = Self { outer, root, report, control: start.control, family, namespaces: Vec::new() };
+            tree.tell(control::GO);
+            return Ok(tree);
+        }
         let mut status = pipe::Receiver::from_owned_fd(start.status).map_err(StartError::Watch)?;
         let report = pipe::Receiver::from_owned_fd(start.report).map_err(StartError::Watch)?;
         let mut outer = spawner.spawn(start.order).await.map_err(StartError::Spawn)?;
@@ -103,8 +130,9 @@ impl Tree {
             }
             Err(error) => return Err(StartError::Watch(error)),
         };
-        let init = watch(init).map_err(StartError::Watch)?;
-        let tree = Self { outer, init, init_pid: pid, report, control: start.control, namespaces };
+        let descriptor = watch(init).map_err(StartError::Watch)?;
+        let root = Root::Init { descriptor, _own: family.adopt(pid) };
+        let tree = Self { outer, root, report, control: start.control, family, namespaces };
         tree.tell(control::GO);
         Ok(tree)
     }
@@ -114,7 +142,11 @@ impl Tree {
     pub async fn record(&mut self) -> Option<Record> {
         let mut bytes = [0; report::BYTES];
         self.report.read_exact(&mut bytes).await.ok()?;
-        Record::decode(&bytes)
+        let record = Record::decode(&bytes);
+        if let (Some(Record::Ended(_) | Record::Failed(..)), Root::Launch { all_is_gone }) = (&record, &mut self.root) {
+            *all_is_gone = matches!(record, Some(Record::Ended(_)));
+        }
+        record
     }
 
     /// Sends TERM to everything inside.
@@ -124,8 +156,14 @@ impl Tree {
 
     /// Kills everything inside at once.
     pub fn kill(&self) {
-        if reap::kill(&self.init).is_err() {
-            self.outer.kill();
+        match &self.root {
+            Root::Init { descriptor, .. } => {
+                if reap::kill(descriptor).is_err() {
+                    self.outer.kill();
+                }
+            }
+            // Killed itself, it would leave the others.
+            Root::Launch { .. } => self.tell(control::KILL),
         }
     }
 
@@ -139,11 +177,21 @@ impl Tree {
         if let Ok(Ok(ended)) = timeout(PROOF, self.outer.ended()).await {
             add(ended);
         }
-        let proven = matches!(timeout(PROOF, self.init.readable()).await, Ok(Ok(_)));
-        // bwrap is its parent; when that ended first, this process is, as a subreaper.
-        if let Ok(Some(ended)) = reap::reap(self.init_pid) {
-            add(ended);
-        }
+        let proven = match &self.root {
+            Root::Init { descriptor, _own: init } => {
+                let proven = matches!(timeout(PROOF, descriptor.readable()).await, Ok(Ok(_)));
+                // bwrap is its parent; when that ended first, this process is, as a subreaper.
+                if let Ok(Some(ended)) = reap::reap(init.pid()) {
+                    add(ended);
+                }
+                proven
+            }
+            Root::Launch { all_is_gone: true } => true,
+            Root::Launch { all_is_gone: false } => {
+                let family = self.family.clone();
+                tokio::task::spawn_blocking(move || family.end_orphans(PROOF)).await.unwrap_or(false)
+            }
+        };
         Gone { proven, ..gone }
     }
 
@@ -155,8 +203,12 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // ESRCH where it has ended. The child kills and reaps bwrap itself.
-        drop(reap::kill(&self.init));
+        match &self.root {
+            // ESRCH where it has ended. The child kills and reaps bwrap itself.
+            Root::Init { descriptor, .. } => drop(reap::kill(descriptor)),
+            // It ends all that is below it, and then itself.
+            Root::Launch { .. } => self.tell(control::KILL),
+        }
     }
 }
 

@@ -110,11 +110,22 @@ impl Bench {
         let outside = std::env::temp_dir().join(format!("salaam-toolsd-{name}-{}", std::process::id()));
         let path = outside.join("workspace");
         std::fs::create_dir_all(&path).unwrap();
-        let config = RunnerConfig { launch: Some(launch()), bwrap: None, unsandboxed };
+        let config = RunnerConfig { launch: Some(launch()), bwrap: None, cgroups: None, unsandboxed };
         let runner = Runner::new(config).unwrap();
         let workspace = WorkspaceId::new(1, [1; 10]);
         runner.open_workspace(workspace, path.as_os_str().as_encoded_bytes()).unwrap();
         Self { runner: runner.into(), workspace, path, outside }
+    }
+
+    /// On a host without bubblewrap, where a bare command is kept together by salaam-launch.
+    pub(crate) fn without_bwrap(name: &str) -> Self {
+        let mut bench = Self::with_floor(name, Unsandboxed::Allow);
+        let bwrap = Some("/nowhere/bwrap".into());
+        let config = RunnerConfig { launch: Some(launch()), bwrap, cgroups: None, unsandboxed: Unsandboxed::Allow };
+        let runner = Runner::new(config).unwrap();
+        runner.open_workspace(bench.workspace, bench.path.as_os_str().as_encoded_bytes()).unwrap();
+        bench.runner = runner.into();
+        bench
     }
 
     pub(crate) fn plan(&self, command: Command) -> RunPlan {

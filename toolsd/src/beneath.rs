@@ -1,0 +1,88 @@
+//! Looking at what lies beneath a root: by descriptor, through no link, over no mount.
+
+use std::{
+    ffi::OsStr,
+    fs::File,
+    io::Read,
+    os::{
+        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        unix::ffi::OsStrExt,
+    },
+    path::Path,
+};
+
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat},
+    libc,
+    sys::stat::{FchmodatFlags, FileStat, Mode, fchmodat, fstat, fstatat},
+};
+
+/// Opens `path`, relative to `root`; the empty path is the root itself.
+pub fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let flags = flags | OFlag::O_CLOEXEC;
+    if path.as_os_str().is_empty() {
+        return openat(root, c".", flags, Mode::empty());
+    }
+    let how = OpenHow::new()
+        .flags(flags)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_XDEV);
+    openat2(root, path, how)
+}
+
+/// Opens the directory in which `path` lies, as a place, and gives the last name.
+pub fn parent<'a>(root: BorrowedFd<'_>, path: &'a Path) -> nix::Result<(OwnedFd, &'a OsStr)> {
+    let name = path.file_name().ok_or(Errno::EINVAL)?;
+    let above = path.parent().unwrap_or(Path::new(""));
+    Ok((open(root, above, OFlag::O_PATH | OFlag::O_DIRECTORY)?, name))
+}
+
+/// What is at `path` itself, a link as a link; `None` where nothing is, or the way there is none.
+pub fn stat(root: BorrowedFd<'_>, path: &Path) -> nix::Result<Option<FileStat>> {
+    let looked = parent(root, path).and_then(|(above, name)| fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW));
+    match looked {
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+/// The content of a regular file of at most `most` bytes; `None` for anything else.
+pub fn content(root: BorrowedFd<'_>, path: &Path, most: u64) -> nix::Result<Option<Vec<u8>>> {
+    // Not blocking: a FIFO waits for nobody.
+    let opened = open(root, path, OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY);
+    let file = match opened {
+        Ok(file) => file,
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::ENXIO) => return Ok(None),
+        Err(other) => return Err(other),
+    };
+    if kind(&fstat(&file)?) != libc::S_IFREG {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    match File::from(file).take(most + 1).read_to_end(&mut bytes) {
+        Ok(_) if bytes.len() as u64 <= most => Ok(Some(bytes)),
+        Ok(_) => Ok(None),
+        Err(error) => Err(Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))),
+    }
+}
+
+/// Where a link at `path` leads, as written; `None` where there is none.
+pub fn link(root: BorrowedFd<'_>, path: &Path) -> nix::Result<Option<Vec<u8>>> {
+    match parent(root, path).and_then(|(above, name)| readlinkat(&above, name)) {
+        Ok(target) => Ok(Some(target.as_bytes().to_vec())),
+        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::EINVAL) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
+/// The file type bits.
+pub fn kind(stat: &FileStat) -> libc::mode_t {
+    stat.st_mode & libc::S_IFMT
+}
+
+/// fchmod(2) refuses a descriptor that is only a place; its name under /proc is that very file.
+pub fn set_mode(place: &OwnedFd, mode: libc::mode_t) -> nix::Result<()> {
+    let name = format!("/proc/self/fd/{}", place.as_raw_fd());
+    fchmodat(AT_FDCWD, name.as_str(), Mode::from_bits_truncate(mode & 0o7777), FchmodatFlags::FollowSymlink)
+}
