@@ -1,12 +1,13 @@
 //! The service: holds credentials and state, judges, records, and asks the executor.
 //!
 //! Invariant: nothing here runs a model's command, runs any program in a workspace, or walks a workspace.
-//! Floors, imports pointing down only: `cli`, `http` → `app` → `operation`, `probe` → `store`, `executor`,
-//! `workspace`, `host`, `clock`.
+//! Floors, imports pointing down only: `cli`, `http` → `app` → `session` → `operation`, `probe` → `store`, `executor`,
+//! `workers`, `readers`, `workspace`, `host`, `clock`, `child`.
 
 #![forbid(unsafe_code)]
 
 pub mod app;
+pub mod child;
 pub mod cli;
 pub mod clock;
 pub mod executor;
@@ -14,6 +15,9 @@ pub mod host;
 pub mod http;
 pub mod operation;
 pub mod probe;
+pub mod readers;
+pub mod session;
 pub mod store;
 pub mod version;
+pub mod workers;
 pub mod workspace;

@@ -32,7 +32,7 @@ impl Ground {
         let tag = format!("slt-h-{tag}-{}", std::process::id());
         let root = std::env::temp_dir().join(&tag);
         let _ = fs::remove_dir_all(&root);
-        for name in ["", "sudoers", "data", "libexec", "work"] {
+        for name in ["", "sudoers", "data", "libexec", "work", "polkit"] {
             fs::create_dir(root.join(name)).unwrap();
             fs::set_permissions(root.join(name), fs::Permissions::from_mode(0o755)).unwrap();
         }
@@ -48,6 +48,8 @@ impl Ground {
             cron_allow: root.join("cron.allow"),
             cron_deny: root.join("cron.deny"),
             at_deny: root.join("at.deny"),
+            polkit: root.join("polkit"),
+            lock: root.join("lock"),
         };
         let options = Options {
             service_user: format!("{tag}-s"),
@@ -134,6 +136,9 @@ fn a_second_run_changes_nothing_and_undo_leaves_nothing() {
     let rule = ground.places.sudoers.join(format!("salaam-{}", service.uid));
     assert_eq!(mode(&rule), 0o440);
     assert!(fs::read_to_string(&ground.places.cron_deny).unwrap().lines().any(|line| line == tools.name));
+    let lingering = ground.places.polkit.join(format!("50-salaam-{}.rules", tools.name));
+    assert_eq!(mode(&lingering), 0o644);
+    assert!(fs::read_to_string(&lingering).unwrap().contains(&format!("subject.user == \"{}\"", tools.name)));
     // The tools user's groups are its own and the work group, and no other.
     assert_eq!(salaam_service::host::groups_of(&tools).len(), 2);
     // What either makes, the other may change.
@@ -165,6 +170,7 @@ fn a_second_run_changes_nothing_and_undo_leaves_nothing() {
     assert_eq!(fs::read_to_string(&ground.places.cron_deny).unwrap(), "daemon\n");
     assert_eq!(fs::read_to_string(&ground.places.at_deny).unwrap(), "daemon\n");
     assert_eq!(fs::read_dir(&ground.places.data).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(&ground.places.polkit).unwrap().count(), 0);
     assert!(matches!(ground.run(|options| options.undo = true), Err(SetupError::NothingToUndo { .. })));
 }
 
@@ -350,6 +356,12 @@ fn accounts_that_would_break_the_wall_are_refused() {
     // Another instance with the same tools user.
     let other = refused(&|options| options.service_user = "daemon".into());
     assert!(other.contains("neither could keep the other out"), "{other}");
+    // Another instance with the same work group.
+    let other = refused(&|options| {
+        options.service_user = "daemon".into();
+        options.tools_user = "games".into();
+    });
+    assert!(other.contains("could write the other's workspaces") && other.contains("--group"), "{other}");
     assert!(refused(&|options| options.service_user = "root".into()).contains("root"));
     assert!(refused(&|options| options.tools_user = "root".into()).contains("tools user"));
     assert!(refused(&|options| options.tools_user = options.service_user.clone()).contains("one"));
@@ -391,4 +403,53 @@ fn a_rule_that_sudo_would_not_take_is_never_put_in_place() {
     let error = run_in(&ground.options, &broken, Path::new("/bin/false"), &mut out).unwrap_err();
     assert!(matches!(error, SetupError::Path { .. }), "{error}");
     assert!(account(&ground.options.service_user).is_none(), "it is refused before anything is made");
+}
+
+#[test]
+fn set_up_and_undo_at_once_leave_a_whole_instance_or_none() {
+    let ground = Ground::new("both");
+    let instance = || ground.places.etc.join(format!("{}.toml", ground.options.service_user));
+    for _ in 0..6 {
+        let outcomes = std::thread::scope(|scope| {
+            let ground = &ground;
+            let spawn = |undo| scope.spawn(move || (undo, ground.run(|options| options.undo = undo)));
+            let runs = [false, true, false, true].map(spawn);
+            runs.map(|run| run.join().unwrap())
+        });
+        for (undo, outcome) in outcomes {
+            match outcome {
+                Ok(_) => {}
+                Err(SetupError::NothingToUndo { .. }) if undo => {}
+                Err(other) => panic!("undo {undo}: {other}"),
+            }
+        }
+        // Whoever came last: all of it is there, or nothing.
+        let whole = instance().exists();
+        let accounts = ground.names().map(|name| account(name).is_some() || group_gid(name).is_some());
+        assert_eq!(accounts, [whole; 4]);
+        assert_eq!(fs::read_dir(&ground.places.sudoers).unwrap().count(), usize::from(whole));
+        assert!(!ground.places.etc.join(format!("{}.unfinished", ground.options.service_user)).exists());
+        assert_eq!(mode(&ground.places.lock), 0o600, "nobody else can hold it");
+    }
+}
+
+#[test]
+fn a_set_up_that_finds_another_at_work_says_so() {
+    let ground = Ground::new("busy");
+    let held = fs::File::create(&ground.places.lock).unwrap();
+    held.lock().unwrap();
+    let begun = std::time::Instant::now();
+    let waiting = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| ground.run(|_| ()));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert!(
+            !ground.places.etc.exists() && account(&ground.options.service_user).is_none(),
+            "nothing is made meanwhile"
+        );
+        drop(held);
+        waits.join().unwrap()
+    });
+    waiting.unwrap();
+    assert!(begun.elapsed() >= std::time::Duration::from_millis(300));
+    ground.run(|options| options.undo = true).unwrap();
 }

@@ -13,7 +13,9 @@ use crate::{
 };
 
 /// Every check of this host, in the order in which an operator would mend them.
-pub async fn examine(host: &Host) -> Vec<Check> {
+/// To `prove` is to carry out every attack that there is on the sandbox, each a check of its own.
+pub async fn examine(host: &Host, prove: bool) -> Vec<Check> {
+    let depth = if prove { Depth::Proof } else { Depth::Whole };
     if let Err(error) = super::serve::harden() {
         return vec![Check::unproven(
             "environ-readable",
@@ -22,7 +24,7 @@ pub async fn examine(host: &Host) -> Vec<Check> {
         )];
     }
     let engine = engine(host);
-    let mut checks = engine.alone(Depth::Whole).await;
+    let mut checks = engine.alone(depth).await;
     checks.push(engine.plan());
     let (locked, free) = locked(host);
     checks.push(locked);
@@ -40,7 +42,7 @@ pub async fn examine(host: &Host) -> Vec<Check> {
                 );
                 if let Ok(link) = executor.link() {
                     let landlock = host.config.landlock;
-                    checks.extend(engine.with_executor(&link, landlock, Depth::Whole).await.checks);
+                    checks.extend(engine.with_executor(&link, landlock, depth).await.checks);
                 }
                 executor.stop().await;
             }

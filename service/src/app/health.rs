@@ -4,11 +4,12 @@ use salaam_core::{
     check::{Check, Severity, Status},
     policy::Profile,
     time::Timestamp,
+    worker::Provider,
 };
 use serde_json::{Value, json};
 
 use super::{service::App, watch::Look};
-use crate::operation::{Refusal, view};
+use crate::operation::Refusal;
 
 impl App {
     /// The object of GET /v1/health.
@@ -26,12 +27,11 @@ impl App {
         }
         // What cannot be read is not there; it is never said to be zero.
         let open = context.store.open_operations().await.inspect_err(|e| journal_failed(e.to_string())).ok();
-        let sessions = context.store.sessions().await.inspect_err(|e| journal_failed(e.to_string())).ok();
+        let sessions = context.store.live_sessions().await.inspect_err(|e| journal_failed(e.to_string())).ok();
         let space = context.store.space().await.inspect_err(|e| journal_failed(e.to_string())).ok();
         if let Some(space) = space.filter(|space| space.free < LITTLE_SPACE) {
             journal_failed(format!("{} bytes are left on the state directory's file system", space.free));
         }
-        let sessions = sessions.map(|all| all.iter().filter(|session| !view::is_ended(&session.document)).count());
         let head = context.store.head();
         let executors: Vec<_> = link
             .iter()
@@ -63,7 +63,7 @@ impl App {
             "sessions": { "active": sessions },
             "operations": { "open": open.map(|open| open.all), "granted": open.map(|open| open.granted) },
             "approvals": { "pending": open.map(|open| open.pending) },
-            "provider": { "live": false, "routes": [] },
+            "provider": { "live": false, "routes": Provider::ALL },
             "warnings": warnings.into_iter().map(|(_, text)| text).collect::<Vec<_>>(),
         })
     }
@@ -113,8 +113,10 @@ impl App {
 
     /// Carries all checks out again. Health and the next proposal go by it; a required one that fails stops new
     /// grants, and one that holds again lets them go on.
-    pub async fn probe_again(&self) -> Result<Value, Refusal> {
-        let (look, done) = Look::answered();
+    ///
+    /// To `prove` is to carry out every attack that there is on the sandbox, each a check of its own.
+    pub async fn probe_again(&self, prove: bool) -> Result<Value, Refusal> {
+        let (look, done) = Look::answered(prove);
         self.looks.send(look).await.map_err(|_| crate::operation::stopping())?;
         done.await.map_err(|_| crate::operation::stopping())?;
         Ok(self.probes())

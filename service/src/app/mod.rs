@@ -3,17 +3,23 @@
 mod detach;
 mod examine;
 mod health;
+mod log;
 mod notices;
 mod notify;
 mod recovery;
 mod report;
 mod serve;
 mod service;
+mod sessions;
+mod staff;
 mod start;
+mod undo;
 mod watch;
 mod workspaces;
 
-pub use crate::operation::{Attached, Progress, Proposal, Refusal, Who};
+pub use crate::operation::{Attached, Flow, Origin, Progress, Proposal, Refusal, Who, Work};
 pub use examine::examine;
+pub use log::Log;
 pub use serve::{ServeOptions, serve};
 pub use service::App;
+pub use sessions::Wanted;

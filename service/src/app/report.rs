@@ -10,7 +10,7 @@ use std::{
 use salaam_core::check::Check;
 use serde_json::{Value, json};
 
-use super::detach;
+use super::{Log, detach};
 use crate::host::HostError;
 
 /// Exit codes of the service process.
@@ -34,12 +34,12 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 /// Where the outcome of the start is told: the parent's pipe, or the terminal.
 pub(super) struct Report {
     pipe: Option<OwnedFd>,
-    log: Option<PathBuf>,
+    log: Option<(Log, PathBuf)>,
 }
 
 impl Report {
-    /// `pipe` as the parent of a detached start reads it; `log` is then the directory of its log.
-    pub(super) fn new(pipe: Option<OwnedFd>, log: Option<PathBuf>) -> Self {
+    /// `pipe` as the parent of a detached start reads it; `log` is then its log and where that is kept.
+    pub(super) fn new(pipe: Option<OwnedFd>, log: Option<(Log, PathBuf)>) -> Self {
         Self { pipe, log }
     }
 
@@ -47,8 +47,8 @@ impl Report {
     pub(super) fn ready(mut self, health: &Value) -> bool {
         let log = self.log.take();
         let told = self.tell(&json!({ "ready": health }));
-        let Some(log) = log else { return true };
-        let left = told.and_then(|()| detach::leave(&log));
+        let Some((log, directory)) = log else { return true };
+        let left = told.and_then(|()| detach::leave(&log, &directory));
         left.inspect_err(|error| tracing::error!(%error, "the start cannot be finished")).is_ok()
     }
 
@@ -62,6 +62,9 @@ impl Report {
     }
 
     pub(super) fn configuration(self, error: &HostError) -> ExitCode {
+        if let HostError::Closed(checks) = error {
+            return self.refused(checks);
+        }
         self.failed(exit::CONFIGURATION, "configuration", &chain(error), "correct the key that is named")
     }
 

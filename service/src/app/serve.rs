@@ -12,18 +12,20 @@ use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{
-    App, notices,
+    App, Log, notices,
     notify::{Systemd, until_told},
     recovery,
     report::{Report, chain, exit},
-    start::{Prepared, Refused, Start, account},
+    staff::Parts,
+    start::{Prepared, Refused, Start, account, readers},
     watch::Watch,
 };
 use crate::{
     clock::Clock,
     executor::Executor,
     host::{self, Flags, Variables},
-    operation::{Context, Controls, Desk},
+    operation::{Context, Controls, Desk, MOST_SKETCHES},
+    session::Sessions,
     store::{EventQuery, Store, Transaction},
     workspace::Registry,
 };
@@ -35,9 +37,8 @@ pub struct ServeOptions {
     pub flags: Flags,
     /// Where the parent that detached this process waits for one line: `{"ready":…}` or `{"error":…}`.
     pub ready_pipe: Option<OwnedFd>,
-    /// The directory whose `service.log` takes the place of standard error once the outcome is told: given by a
-    /// start that detaches.
-    pub log: Option<PathBuf>,
+    /// The log, and the directory where it is kept once the outcome is told: given by a start that detaches.
+    pub log: Option<(Log, PathBuf)>,
 }
 
 /// Looks at the host that may wait; each answers for all that were asked before it began.
@@ -45,6 +46,8 @@ const MOST_LOOKS: usize = 16;
 /// How long what runs may take to end once the service stops: TERM, its grace, KILL, the receipt. Then the executor
 /// is ended, which ends everything. `salaam service stop` waits 20 s for the whole of it.
 const COMMANDS_END: Duration = Duration::from_secs(12);
+/// How long sessions may take to let go: their workers are told, then killed.
+const SESSIONS_END: Duration = Duration::from_secs(8);
 /// How long the records may take after that.
 const RECORDS_END: Duration = Duration::from_secs(2);
 /// How long handlers may take to finish once every operation is over.
@@ -114,12 +117,15 @@ impl Prepared {
             clock,
             store: store.clone(),
             executor: executor.clone(),
+            readers: readers(&host),
             workspaces: Registry::default(),
             manifest_digest: digest,
             tool_uid: account(&host).1,
             manifest,
             controls: Controls::default(),
             slots: Arc::new(Semaphore::new(slots)),
+            gate: Arc::default(),
+            sketches: Arc::new(Semaphore::new(MOST_SKETCHES)),
             tools,
             stopping,
         });
@@ -130,37 +136,53 @@ impl Prepared {
         let every = Duration::from_secs(host.config.probe_interval_seconds);
         let operators = host.operators_gid;
         let (runtime_dir, socket) = (host.dirs.runtime.clone(), host.dirs.socket());
+        let (desk, draining) = (Arc::new(Desk::new(Arc::clone(&context))), Arc::default());
+        let parts = Parts {
+            context: Arc::clone(&context),
+            desk: Arc::clone(&desk),
+            draining: Arc::clone(&draining),
+            program: host.dirs.libexec.join("salaam-worker"),
+            state: host.dirs.state.clone(),
+        };
         let app = Arc::new(App {
-            desk: Desk::new(Arc::clone(&context)),
+            desk,
+            sessions: Sessions::new(store.clone(), context.stopping.clone(), parts),
             context: Arc::clone(&context),
             host,
             started,
             checks,
             looks: looks.clone(),
-            draining_until: std::sync::Mutex::default(),
+            draining,
             stop,
             leave: watch::Sender::new(false),
         });
-        let listener = begun.and_then(|()| crate::http::listen(&runtime_dir, operators).map_err(|e| e.to_string()));
+        let listen = |open| Ok((crate::http::listen(&runtime_dir, operators).map_err(|e| e.to_string())?, open));
+        let listener = begun.and_then(listen);
         let code = match listener {
-            Ok(listener) => {
-                let (context, tools) = (Arc::clone(&context), tools_tx.clone());
-                let watched = Watch { context: Arc::clone(&context), engine, tools, checks: checks_tx, every };
+            Ok((listener, open)) => {
+                open.adopt(&app.desk);
+                let (watched, tools) = (Arc::clone(&context), tools_tx.clone());
+                let watched = Watch { context: watched, engine, tools, checks: checks_tx, every };
                 let watching = tokio::spawn(watched.run(asked));
-                let following = tokio::spawn(notices::follow(context, notices, tools_tx, looks, epoch));
+                let following = tokio::spawn(notices::follow(Arc::clone(&context), notices, tools_tx, looks, epoch));
                 let serving = tokio::spawn(listener.serve(Arc::clone(&app)));
+                // What is read here was read by `begin` a moment ago; if not, the next start takes it up.
+                if let Err(error) = app.sessions.resume().await {
+                    tracing::error!(%error, "sessions cannot be taken up");
+                }
                 if report.ready(&app.health().await) {
                     until_told(systemd, &store, &socket).await;
                 }
                 app.begin_stop();
                 watching.abort();
-                end_operations(&app, &executor).await;
+                tokio::join!(end_operations(&app, &executor), end_sessions(&app));
                 end(&store).await;
                 app.leave.send_replace(true);
                 if tokio::time::timeout(DRAIN, serving).await.is_err() {
                     tracing::warn!("some connections were still open when the service ended");
                 }
                 executor.stop().await;
+                context.readers.stop().await;
                 following.abort();
                 ExitCode::SUCCESS
             }
@@ -175,16 +197,17 @@ impl Prepared {
     }
 }
 
-/// Settles what the process before left open, then records the start.
-async fn begin(store: &Store, manifest: &Manifest) -> Result<(), String> {
-    let settled = recovery::settle(store).await.map_err(|e| chain(&e))?;
+/// Settles what the process before left open, then records the start. What goes on is given back.
+async fn begin(store: &Store, manifest: &Manifest) -> Result<recovery::Open, String> {
+    let (settled, open) = recovery::settle(store).await.map_err(|e| chain(&e))?;
     let mut events = Vec::new();
     if let Some(planned) = planned(store, manifest).await? {
         events.push(Draft::new(Kind::HostPlanned, None, planned).map_err(|e| chain(&e))?);
     }
-    let data = json!({ "version": crate::version::NUMBER, "pid": std::process::id(), "settled": settled });
+    let data = json!({ "version": crate::version::NUMBER, "pid": std::process::id(), "settled": settled, "open": open.count() });
     events.push(Draft::new(Kind::ServiceStarted, None, data).map_err(|e| chain(&e))?);
-    store.commit(Transaction { changes: Vec::new(), events }).await.map(drop).map_err(|e| chain(&e))
+    store.commit(Transaction { changes: Vec::new(), events }).await.map_err(|e| chain(&e))?;
+    Ok(open)
 }
 
 /// The data of `host.planned`, unless the journal's last one is of this very plan. The journal is asked, not the
@@ -217,6 +240,13 @@ async fn end_operations(app: &App, executor: &Executor) {
     executor.stop().await;
     if tokio::time::timeout(RECORDS_END, app.desk.close()).await.is_err() {
         tracing::error!(open = app.desk.open(), "operations are left to the next start to settle");
+    }
+}
+
+/// Lets every session go: its worker is ended, the record says where it goes on.
+async fn end_sessions(app: &App) {
+    if tokio::time::timeout(SESSIONS_END, app.sessions.close()).await.is_err() {
+        tracing::error!(live = app.sessions.live(), "sessions did not let go in time; the next start takes them up");
     }
 }
 

@@ -1,9 +1,6 @@
 //! The running service: what every operator verb does.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use salaam_core::{
     approval::Decision,
@@ -11,17 +8,21 @@ use salaam_core::{
     check::Check,
     digest::Digest,
     event::Draft,
-    id::{ApprovalId, OperationId, SessionId},
+    id::{ApprovalId, OperationId},
     operation::{CancelCause, State},
     time::Timestamp,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::watch::Look;
+use super::{
+    staff::{Draining, Parts},
+    watch::Look,
+};
 use crate::{
     host::Host,
-    operation::{Attached, Context, Desk, Order, Proposal, Refusal, Who, view},
+    operation::{Attached, Context, Desk, Flow, Order, Proposal, Refusal, Who, view},
+    session::Sessions,
     store::{Change, CommitError, EventQuery, OperationQuery, OperationRow, RequestRow, Store, Transaction},
 };
 
@@ -33,25 +34,26 @@ const MOST_REQUEST_ID: usize = 128;
 #[derive(Debug)]
 pub struct App {
     pub(super) context: Arc<Context>,
-    pub(super) desk: Desk,
+    pub(super) desk: Arc<Desk>,
+    pub(super) sessions: Sessions<Parts>,
     pub(super) host: Host,
     pub(super) started: Timestamp,
     pub(super) checks: watch::Receiver<Vec<(Check, Timestamp)>>,
     pub(super) looks: mpsc::Sender<Look>,
-    pub(super) draining_until: Mutex<Option<Instant>>,
+    pub(super) draining: Arc<Draining>,
     pub(super) stop: watch::Sender<bool>,
     /// True once every operation is over and nothing more is recorded.
     pub(super) leave: watch::Sender<bool>,
 }
 
 impl App {
-    /// Proposes a command of an operator. The operation has an owner from here on; the caller may vanish.
-    pub async fn propose(&self, proposal: Proposal, who: Who) -> Result<Attached, Refusal> {
+    /// Proposes an operation. It has an owner from here on; the caller may vanish.
+    pub async fn propose(&self, proposal: Proposal) -> Result<Attached, Refusal> {
         if *self.context.stopping.borrow() {
             return Err(crate::operation::stopping());
         }
         if let Some(known) = self.known_request(proposal.request_id.as_deref()).await? {
-            return self.again(&known.subject, known.fingerprint == proposal.fingerprint(), proposal, who).await;
+            return self.again(&known.subject, known.fingerprint == proposal.fingerprint(), proposal).await;
         }
         if self.is_draining() {
             return Err(Refusal::new(
@@ -61,23 +63,21 @@ impl App {
                 "try again when it is back",
             ));
         }
-        self.desk.propose(proposal, who)
+        self.desk.propose(proposal)
     }
 
-    /// Takes no new operations for so long; what is there goes on. It ends by itself, so that a stop that is given
-    /// up half-way leaves nothing closed.
+    /// Takes no new operations and sessions for so long; what is there goes on.
     pub fn drain(&self, time: Duration) {
-        *self.draining_until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(time);
+        self.draining.begin(time);
     }
 
     /// Whether new operations are refused because a stop is being prepared.
     pub(super) fn is_draining(&self) -> bool {
-        let until = *self.draining_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
+        self.draining.is_on()
     }
 
     /// What was remembered of the caller's own id of a request.
-    async fn known_request(&self, request_id: Option<&str>) -> Result<Option<RequestRow>, Refusal> {
+    pub(super) async fn known_request(&self, request_id: Option<&str>) -> Result<Option<RequestRow>, Refusal> {
         let Some(request_id) = request_id else { return Ok(None) };
         if request_id.is_empty() || request_id.len() > MOST_REQUEST_ID {
             return Err(Refusal::new(
@@ -91,7 +91,7 @@ impl App {
     }
 
     /// The same request once more: the answer is the first one's.
-    async fn again(&self, subject: &str, same: bool, proposal: Proposal, who: Who) -> Result<Attached, Refusal> {
+    async fn again(&self, subject: &str, same: bool, proposal: Proposal) -> Result<Attached, Refusal> {
         use crate::operation::request_id_reused as reused;
         let id: OperationId = subject.parse().map_err(|_| reused())?;
         if !same {
@@ -102,7 +102,7 @@ impl App {
             return Ok(Attached::over(id, self.outcome(&row).await?));
         }
         // Still open: the desk finds it by its request id.
-        self.desk.propose(proposal, who)
+        self.desk.propose(proposal)
     }
 
     /// Approvals, newest first.
@@ -111,7 +111,7 @@ impl App {
         let rows = self
             .context
             .store
-            .operations(OperationQuery { states, session: None, workspace: None, limit: MOST_LISTED })
+            .operations(OperationQuery { states, limit: MOST_LISTED, ..OperationQuery::default() })
             .await
             .map_err(Refusal::journal)?;
         Ok(rows.iter().map(view::approval).collect())
@@ -193,12 +193,7 @@ impl App {
         let rows = self
             .context
             .store
-            .operations(OperationQuery {
-                states: Vec::new(),
-                session: None,
-                workspace: None,
-                limit: limit.min(MOST_LISTED),
-            })
+            .operations(OperationQuery { limit: limit.min(MOST_LISTED), ..OperationQuery::default() })
             .await
             .map_err(Refusal::journal)?;
         Ok(rows.iter().map(view::operation).collect())
@@ -218,12 +213,15 @@ impl App {
         self.context.store.blob(id, stream).map_err(Refusal::journal)
     }
 
+    /// The output of an operation that is open, from its beginning; nothing = it is over, or there is none.
+    pub fn flow(&self, id: OperationId, stream: Stream) -> Option<Flow> {
+        self.desk.flow(id, stream)
+    }
+
     /// Ends an operation and answers when it is over.
     pub async fn cancel(&self, id: OperationId, cause: CancelCause, who: &Who) -> Result<Value, Refusal> {
         let row = self.operation_row(id).await?;
-        let (answer, over) = oneshot::channel();
-        let order = Order::Cancel { cause, who: Some(who.clone()), answer: Some(answer) };
-        if self.desk.order(id, order).await.is_err() {
+        if !self.desk.cancel(id, cause, Some(who.clone())).await {
             let row = if row.state.is_final() { row } else { self.operation_row(id).await? };
             return Err(Refusal::new(
                 "already-over",
@@ -232,24 +230,7 @@ impl App {
                 "external effects of a command are not undone by a cancel",
             ));
         }
-        // An owner that ended without hearing the order drops `answer`: it is over either way.
-        drop(over.await);
         self.operation(id).await
-    }
-
-    /// Every session.
-    pub async fn sessions(&self) -> Result<Vec<Value>, Refusal> {
-        let rows = self.context.store.sessions().await.map_err(Refusal::journal)?;
-        Ok(rows.into_iter().map(|row| row.document).collect())
-    }
-
-    /// One session.
-    pub async fn session(&self, id: SessionId) -> Result<Value, Refusal> {
-        let rows = self.context.store.sessions().await.map_err(Refusal::journal)?;
-        rows.into_iter()
-            .find(|row| row.id == id)
-            .map(|row| row.document)
-            .ok_or_else(|| Refusal::not_found("session", id))
     }
 
     /// Events as canonical lines with their numbers.
@@ -273,7 +254,7 @@ impl App {
         self.stop.send_replace(true);
     }
 
-    async fn operation_row(&self, id: OperationId) -> Result<OperationRow, Refusal> {
+    pub(super) async fn operation_row(&self, id: OperationId) -> Result<OperationRow, Refusal> {
         self.context
             .store
             .operation(id)
@@ -323,7 +304,7 @@ impl App {
 /// States in which an operation still has an owner.
 pub(super) const OPEN: [State; 4] = [State::Proposed, State::Pending, State::Granted, State::Dispatched];
 /// Rows of a listing.
-const MOST_LISTED: u32 = 1000;
+pub(super) const MOST_LISTED: u32 = 1000;
 
 fn head(store: &Store, id: OperationId, stream: Stream) -> Vec<u8> {
     use std::io::Read as _;

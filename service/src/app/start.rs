@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use salaam_core::{check::Check, manifest::Manifest};
+use salaam_core::{check::Check, manifest::Manifest, reader::Begin};
 use tokio::sync::mpsc;
 
 use crate::{
@@ -15,6 +15,7 @@ use crate::{
     host::{self, Host, HostError, Verdict},
     operation::Tools,
     probe::{self, Depth, Engine},
+    readers::{self, Readers},
     store::{LockError, StateLock, Store},
 };
 
@@ -218,6 +219,23 @@ pub(super) fn spawn(host: &Host) -> Spawn {
         sudo: probe::sudo().unwrap_or_else(|_| PathBuf::from(probe::SUDO[0])),
         build: crate::version::BUILD.clone(),
     }
+}
+
+/// What reads workspaces, and on whose behalf: what the account that runs commands cannot read is not read.
+pub(super) fn readers(host: &Host) -> Readers {
+    let account = match &host.tools {
+        Some(tools) => Begin { uid: tools.uid, groups: host::groups_of(tools) },
+        None => {
+            let groups = nix::unistd::getgroups().unwrap_or_default().into_iter().map(nix::unistd::Gid::as_raw);
+            Begin { uid: host.service_uid, groups: groups.chain([nix::unistd::getegid().as_raw()]).collect() }
+        }
+    };
+    Readers::new(readers::Options {
+        program: host.dirs.libexec.join("salaam-reader"),
+        build: crate::version::BUILD.clone(),
+        state_directory: host.dirs.state.clone(),
+        account,
+    })
 }
 
 /// The account that commands run as.

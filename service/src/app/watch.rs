@@ -26,10 +26,10 @@ impl Look {
         Self { depth: Depth::Quiet, done: None }
     }
 
-    /// A whole one; the receiver resolves when its outcome is in force.
-    pub(super) fn answered() -> (Self, oneshot::Receiver<()>) {
+    /// A whole one, or a proof; the receiver resolves when its outcome is in force.
+    pub(super) fn answered(prove: bool) -> (Self, oneshot::Receiver<()>) {
         let (done, receiver) = oneshot::channel();
-        (Self { depth: Depth::Whole, done: Some(done) }, receiver)
+        (Self { depth: if prove { Depth::Proof } else { Depth::Whole }, done: Some(done) }, receiver)
     }
 }
 
@@ -63,8 +63,17 @@ impl Watch {
             };
             let now = written();
             // What a program showed can be taken back only by a program.
-            let whole = look.as_ref().is_some_and(|look| look.depth == Depth::Whole);
-            let depth = if whole || now != rules || !raised.is_empty() { Depth::Whole } else { Depth::Quiet };
+            let due = now != rules || !raised.is_empty();
+            let depth = match look.as_ref().map(|look| look.depth) {
+                Some(asked @ (Depth::Proof | Depth::Whole)) => asked,
+                Some(Depth::Quiet) | None => {
+                    if due {
+                        Depth::Whole
+                    } else {
+                        Depth::Quiet
+                    }
+                }
+            };
             rules = now;
             self.look(depth, &mut raised).await;
             if let Some(done) = look.and_then(|look| look.done) {
@@ -102,8 +111,10 @@ impl Watch {
     }
 }
 
-/// New rows take the place of those of their ids; what was not tried this time stands.
+/// New rows take the place of those of their ids; what was not tried this time stands, but for the single attacks of
+/// a proof: they belong to it.
 fn merge(rows: &mut Vec<(Check, Timestamp)>, found: Vec<Check>, at: Timestamp) {
+    rows.retain(|(row, _)| !row.id.starts_with(ATTACKS));
     for check in found {
         match rows.iter_mut().find(|(row, _)| row.id == check.id) {
             Some(row) => *row = (check, at),
@@ -111,6 +122,9 @@ fn merge(rows: &mut Vec<(Check, Timestamp)>, found: Vec<Check>, at: Timestamp) {
         }
     }
 }
+
+/// How the ids of single attacks begin.
+const ATTACKS: &str = "sandbox-attack-";
 
 fn written() -> Vec<Option<(i64, i64)>> {
     RULES.iter().map(|path| std::fs::metadata(path).ok().map(|meta| (meta.ctime(), meta.ctime_nsec()))).collect()
@@ -123,7 +137,7 @@ mod tests {
     #[test]
     fn a_new_row_takes_the_place_of_the_old_one_and_untried_ones_stand() {
         let (first, second) = (Timestamp::from_micros(1), Timestamp::from_micros(2));
-        let mut rows = vec![(Check::pass("a", "1"), first), (Check::pass("b", "1"), first)];
+        let mut rows = ["a", "b", "sandbox-attack-x"].map(|id| (Check::pass(id, "1"), first)).to_vec();
         merge(&mut rows, vec![Check::fail("b", "2", "mend"), Check::pass("c", "2")], second);
         let seen: Vec<_> = rows.iter().map(|(check, at)| (check.id.as_str(), check.refuses(), *at)).collect();
         assert_eq!(seen, [("a", false, first), ("b", true, second), ("c", false, second)]);

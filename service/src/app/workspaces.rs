@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::service::{App, OPEN};
 use crate::{
     operation::{Refusal, Who, view},
-    store::{Change, OperationQuery, WorkspaceRow},
+    store::{Change, OperationQuery, SessionQuery, WorkspaceRow},
     workspace::{Place, Registry, judge_place},
 };
 
@@ -108,7 +108,12 @@ impl App {
         let open = self
             .context
             .store
-            .operations(OperationQuery { states: OPEN.to_vec(), session: None, workspace: Some(id), limit: 1 })
+            .operations(OperationQuery {
+                states: OPEN.to_vec(),
+                workspace: Some(id),
+                limit: 1,
+                ..OperationQuery::default()
+            })
             .await
             .map_err(Refusal::journal)?;
         if let Some(operation) = open.first() {
@@ -121,12 +126,22 @@ impl App {
         }
         let mut changes = vec![Change::RemoveWorkspace(id)];
         let mut events = Vec::new();
-        for session in self.context.store.sessions().await.map_err(Refusal::journal)? {
-            if session.workspace == id && !view::is_ended(&session.document) {
-                let data = json!({ "outcome": session::Outcome::Completed, "reason": "its workspace was removed" });
-                events.push(Draft::new(Kind::SessionEnded, Some(session.id), data).map_err(Refusal::journal)?);
-                changes.push(Change::PutSession(view::ended(session)));
+        let live = SessionQuery { workspace: Some(id), live: true, ..SessionQuery::default() };
+        for session in self.context.store.sessions(live).await.map_err(Refusal::journal)? {
+            match session.kind {
+                session::Kind::Worker => {
+                    return Err(Refusal::new(
+                        "workspace-in-use",
+                        409,
+                        format!("the session {} works in it", session.id),
+                        format!("wait for its end, or `salaam session cancel {}`", session.id),
+                    ));
+                }
+                session::Kind::Operator => {}
             }
+            let data = json!({ "outcome": session::Outcome::Completed, "reason": "its workspace was removed" });
+            events.push(Draft::new(Kind::SessionEnded, Some(session.id), data).map_err(Refusal::journal)?);
+            changes.push(Change::PutSession(view::ended(session)));
         }
         events.push(
             Draft::new(Kind::WorkspaceRemoved, None, json!({ "workspace": id, "by": who.to_value() }))
@@ -134,6 +149,7 @@ impl App {
         );
         self.commit(changes, events).await?;
         self.context.workspaces.forget(id);
+        self.context.readers.forget(id).await;
         if let Ok(link) = self.context.executor.link() {
             drop(link.close_workspace(id).await);
         }

@@ -14,6 +14,7 @@ use super::{
     args::ApprovalVerb,
     ask::{Answer, Terminal},
     client::{Client, rows},
+    page,
     question::{Question, summary},
     terminal::{Out, at},
     trouble::Trouble,
@@ -29,7 +30,7 @@ pub(super) async fn run(verb: ApprovalVerb, client: &Client, out: Out) -> Result
         ApprovalVerb::Show { approval } => {
             let value = fetch(client, &approval).await?;
             let question = Question::of(&value)?;
-            out.result(&value, |_| question.render())
+            page::result(out, &value, |_| question.render())
         }
         ApprovalVerb::Grant { approval, binding, comment } => {
             let question = Question::of(&fetch(client, &approval).await?)?;
@@ -143,7 +144,7 @@ async fn put(client: &Client, out: Out, row: &Value, question: &Question) -> Res
     };
     let decided = match terminal.ask(format!("\n{}", question.render()), question.binding).await {
         Ok(Answer::Yes) => grant(client, question, None).await.map(|_| "granted"),
-        Ok(Answer::No) => deny(client, question.approval, None).await.map(|_| "denied"),
+        Ok(Answer::No(why)) => deny(client, question.approval, why).await.map(|_| "denied"),
         Ok(Answer::Open) | Err(_) => Ok("left open:"),
     };
     match decided {

@@ -2,8 +2,12 @@
 
 use std::{ffi::OsString, path::PathBuf};
 
-use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use salaam_core::policy::{Profile, Unsandboxed};
+
+mod verbs;
+
+pub(super) use verbs::{ApprovalVerb, Create, OperationVerb, SessionVerb, StreamName};
 
 /// Lets people run AI coding agents on a shared host.
 #[derive(Debug, Parser)]
@@ -95,6 +99,9 @@ pub(super) struct Doctor {
     /// The account that runs commands, as for `service start`; a service that runs has its own.
     #[arg(long, value_name = "USER")]
     pub tools_user: Option<String>,
+    /// Carry out every attack that there is on the sandbox, first without it and then inside, and show what held.
+    #[arg(long)]
+    pub prove: bool,
 }
 
 /// `salaam host …`
@@ -186,103 +193,6 @@ pub(super) enum WorkspaceVerb {
     Remove {
         /// Id, name or path.
         workspace: OsString,
-    },
-}
-
-/// `salaam approval …`
-#[derive(Debug, Subcommand)]
-pub(super) enum ApprovalVerb {
-    /// List the open questions.
-    List {
-        /// The decided ones too.
-        #[arg(long)]
-        all: bool,
-    },
-    /// Show one whole.
-    Show {
-        /// Its id.
-        approval: String,
-    },
-    /// Say yes to exactly what is bound.
-    Grant {
-        /// Its id.
-        approval: String,
-        /// At least the first 12 hex digits of the binding that was shown.
-        #[arg(long, value_name = "HEX")]
-        binding: String,
-        /// A word to go with it into the journal.
-        #[arg(long)]
-        comment: Option<String>,
-    },
-    /// Say no.
-    Deny {
-        /// Its id.
-        approval: String,
-        /// Why; whoever proposed it is told.
-        #[arg(long)]
-        comment: Option<String>,
-    },
-    /// Wait for questions, show each and ask.
-    Watch,
-}
-
-/// `salaam operation …`
-#[derive(Debug, Subcommand)]
-pub(super) enum OperationVerb {
-    /// List the latest ones.
-    List {
-        /// At most this many.
-        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
-        limit: Option<u32>,
-    },
-    /// Show one.
-    Show {
-        /// Its id.
-        operation: String,
-    },
-    /// Print what is kept of its output.
-    Output {
-        /// Its id.
-        operation: String,
-        /// Which stream.
-        #[arg(long, value_enum, default_value_t = StreamName::Stdout)]
-        stream: StreamName,
-    },
-    /// Stop it; effects outside this host are not undone.
-    Cancel {
-        /// Its id.
-        operation: String,
-    },
-}
-
-/// An output stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum StreamName {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
-impl StreamName {
-    /// As the interface writes it.
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stdout => "stdout",
-            Self::Stderr => "stderr",
-        }
-    }
-}
-
-/// `salaam session …`
-#[derive(Debug, Subcommand)]
-pub(super) enum SessionVerb {
-    /// List them.
-    List,
-    /// Show one.
-    Show {
-        /// Its id.
-        session: String,
     },
 }
 
@@ -379,6 +289,7 @@ mod tests {
             "salaam --instance salaam health --json",
             "salaam health --instance salaam",
             "salaam doctor --json",
+            "salaam doctor --prove --json",
             "salaam doctor --tools-user t",
             "salaam host plan",
             "salaam host plan --pin",
@@ -400,6 +311,14 @@ mod tests {
             "salaam operation cancel op_1",
             "salaam session list",
             "salaam session show ses_1",
+            "salaam session create --workspace w --provider scripted --script s.json --profile read-only --in-place --follow do",
+            "salaam session create task",
+            "salaam session follow ses_1 --json",
+            "salaam session message ses_1 text",
+            "salaam session cancel ses_1",
+            "salaam session reconcile ses_1 op_1 --verdict no-effect --comment seen",
+            "salaam session undo ses_1",
+            "salaam session undo ses_1 op_1 --yes",
             "salaam run --workspace w --profile read-only --timeout 5 --stdin --yes --detach --json -- ls -l --json",
             "salaam journal list --after 3 --kind operation.result --session ses_1",
             "salaam journal follow",
@@ -425,6 +344,9 @@ mod tests {
             "salaam approval grant ap_1",
             "salaam journal show 0",
             "salaam doctor now",
+            "salaam session create",
+            "salaam session reconcile ses_1 op_1",
+            "salaam session reconcile ses_1 op_1 --verdict perhaps",
         ] {
             assert!(parsed(line).is_err(), "{line}");
         }

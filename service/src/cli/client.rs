@@ -32,7 +32,7 @@ const ANSWER: Duration = Duration::from_secs(60);
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
 /// Speaks to one service.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Client {
     place: Place,
 }

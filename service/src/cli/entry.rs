@@ -8,7 +8,7 @@ use super::{
     approval,
     args::{Arguments, Run, ServiceVerb, Verb},
     client::Client,
-    discover, doctor, exit, health, host, journal, operation, run, service, start,
+    discover, doctor, exit, health, host, journal, operation, run, service, session, start,
     terminal::Out,
     trouble::Trouble,
     workspace,
@@ -65,7 +65,7 @@ fn carry_out(verb: Verb, instance: Option<&str>, out: Out) -> Result<(), Trouble
         Verb::Approval(verb) => block_on(approval::run(verb, &client()?, out)),
         Verb::Approvals => block_on(approval::list(&client()?, out, false)),
         Verb::Operation(verb) => block_on(operation::run(verb, &client()?, out)),
-        Verb::Session(verb) => block_on(operation::session(verb, &client()?, out)),
+        Verb::Session(verb) => block_on(session::run(verb, &client()?, out)),
         Verb::Journal(verb) => block_on(journal::run(verb, discover::place(instance)?, out)),
         // Carried out above.
         Verb::Run(_) | Verb::Doctor(_) => Ok(()),

@@ -1,16 +1,14 @@
-//! `salaam operation …` and `salaam session …`
+//! `salaam operation …`
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use hyper::Method;
-use salaam_core::{
-    canon,
-    id::{OperationId, SessionId},
-};
+use salaam_core::{canon, id::OperationId};
 use serde_json::{Value, json};
 
 use super::{
-    args::{OperationVerb, SessionVerb, StreamName},
+    args::{OperationVerb, StreamName},
     client::{Client, rows},
+    page,
     question::{Question, summary},
     terminal::{Out, Passage, at, columns, fields, word},
     trouble::Trouble,
@@ -39,7 +37,7 @@ pub(super) async fn run(verb: OperationVerb, client: &Client, out: Out) -> Resul
         }
         OperationVerb::Show { operation } => {
             let value = client.fetch(&format!("/v1/operations/{}", id(&operation)?)).await?;
-            out.result(&value, render)
+            page::result(out, &value, render)
         }
         OperationVerb::Output { operation, stream } => output(client, out, id(&operation)?, stream).await,
         OperationVerb::Cancel { operation } => {
@@ -48,24 +46,6 @@ pub(super) async fn run(verb: OperationVerb, client: &Client, out: Out) -> Resul
             out.result(&value, |value| {
                 format!("{id} is {}; effects outside this host are not undone", at(value, "/state"))
             })
-        }
-    }
-}
-
-/// Carries out one verb on sessions.
-pub(super) async fn session(verb: SessionVerb, client: &Client, out: Out) -> Result<(), Trouble> {
-    match verb {
-        SessionVerb::List => out.listing(
-            &rows(client.fetch("/v1/sessions").await?, "sessions")?,
-            &["SESSION", "KIND", "STATE", "WORKSPACE", "CREATED"],
-            |row| ["/session", "/kind", "/state", "/workspace", "/created"].map(|key| at(row, key)).to_vec(),
-            "there is no session yet",
-        ),
-        SessionVerb::Show { session } => {
-            let id: SessionId = session
-                .parse()
-                .map_err(|why: salaam_core::id::NotAnId| Trouble::usage(why.to_string(), "salaam session list"))?;
-            out.result(&client.fetch(&format!("/v1/sessions/{id}")).await?, fields)
         }
     }
 }
@@ -127,6 +107,7 @@ async fn output(client: &Client, out: Out, id: OperationId, stream: StreamName) 
     passage.finish()
 }
 
-fn id(given: &str) -> Result<OperationId, Trouble> {
+/// An operation's id, as it was given on the command line.
+pub(super) fn id(given: &str) -> Result<OperationId, Trouble> {
     given.parse().map_err(|why: salaam_core::id::NotAnId| Trouble::usage(why.to_string(), "salaam operation list"))
 }

@@ -45,6 +45,18 @@ impl Question {
                 "grant nothing; see whether client and service are of one version",
             ));
         }
+        if let Some(shown) = bound.pointer("/arguments/diff/sha256") {
+            // The diff stands beside what is bound; its hash stands in it.
+            let display: String = field(whole, "display")?;
+            let found = Digest::of(display.as_bytes());
+            if serde_json::from_value::<Digest>(shown.clone()).ok() != Some(found) {
+                return Err(Trouble::refused(
+                    "binding-mismatch",
+                    format!("the diff that the service shows hashes to {found}, and that is not the one that is bound"),
+                    "grant nothing; see whether client and service are of one version",
+                ));
+            }
+        }
         let operation = field(whole, "operation")?;
         if bound.get("operation") != whole.get("operation") {
             return Err(malformed("`bound` is about another operation"));
@@ -73,21 +85,19 @@ impl Question {
         for line in text.split('\n') {
             out += &format!("  | {line}\n");
         }
-        let stdin = match self.whole.pointer("/bound/arguments/stdin") {
-            None | Some(Value::Null) => "empty".to_owned(),
-            Some(stdin) => format!("{} bytes, sha256 {}", word(stdin.get("bytes")), word(stdin.get("sha256"))),
-        };
         let mut rows = vec![
             row("approval", format!("{} ({})", self.approval, self.state)),
             row("operation", format!("{} ({})", self.operation, bound("/kind"))),
             row("session", at(&self.whole, "/session")),
             row("workspace", format!("{} ({})", bound("/workspace/path"), bound("/workspace/id"))),
-            row("stdin", stdin),
             row("profile", bound("/policy/profile")),
             row("isolation", bound("/policy/isolation")),
             row("network", bound("/policy/network")),
-            row("timeout", format!("{} s", bound("/arguments/timeout_seconds"))),
         ];
+        if let Some(seconds) = self.whole.pointer("/bound/arguments/timeout_seconds") {
+            rows.insert(4, row("stdin", self.stdin()));
+            rows.push(row("timeout", format!("{} s", word(Some(seconds)))));
+        }
         if let Some(Value::Object(limits)) = self.whole.pointer("/bound/policy/limits") {
             let all = limits.iter().map(|(name, n)| format!("{} {}", show::line(name.as_bytes()), word(Some(n))));
             rows.push(row("limits", all.collect::<Vec<_>>().join(", ")));
@@ -102,14 +112,44 @@ impl Question {
         out + &columns(&rows)
     }
 
+    fn stdin(&self) -> String {
+        match self.whole.pointer("/bound/arguments/stdin") {
+            None | Some(Value::Null) => "empty".to_owned(),
+            Some(stdin) => format!("{} bytes, sha256 {}", word(stdin.get("bytes")), word(stdin.get("sha256"))),
+        }
+    }
+
     /// What it would do in one line, for lists.
     pub(super) fn summary(&self) -> String {
-        let (_, text) = self.command();
-        summary(&text)
+        match self.changed() {
+            Some(files) => format!("{} {}", at(&self.whole, "/bound/kind"), files.join(" ")),
+            None => summary(&self.command().1),
+        }
+    }
+
+    /// The files that an edit or undo changes.
+    fn changed(&self) -> Option<Vec<String>> {
+        let files = self.whole.pointer("/bound/arguments/files")?.as_array()?;
+        Some(files.iter().map(|file| word(file.get("path"))).collect())
     }
 
     /// A title with length and hash, and the text.
     fn command(&self) -> (String, String) {
+        if let Some(files) = self.changed() {
+            let diff = self.whole.get("display").and_then(Value::as_str).unwrap_or_default();
+            let what = match self.whole.pointer("/bound/arguments/undo") {
+                Some(operation) => format!("undo of {}", word(Some(operation))),
+                None => "edit".to_owned(),
+            };
+            let count = files.len();
+            let title = format!(
+                "{what}: {count} file{}, diff of {} bytes, sha256 {}",
+                if count == 1 { "" } else { "s" },
+                diff.len(),
+                Digest::of(diff.as_bytes())
+            );
+            return (title, show::block(diff.trim_end_matches('\n').as_bytes()));
+        }
         let arguments = self.whole.pointer("/bound/arguments");
         let argv = arguments.and_then(|arguments| arguments.get("argv")).and_then(Value::as_array);
         let shell = arguments.and_then(|arguments| arguments.get("command")).and_then(canon::to_bytes);
@@ -249,6 +289,22 @@ pub(super) mod tests {
         let mut approval = sample(argv(&["true"]));
         assert!(Question::of(&approval).is_ok());
         approval["bound"]["arguments"]["argv"][0] = "false".into();
+        let trouble = Question::of(&approval).unwrap_err();
+        assert_eq!((trouble.id(), trouble.exit()), ("binding-mismatch", 5));
+    }
+
+    #[test]
+    fn the_diff_of_an_edit_is_shown_whole_and_only_if_its_hash_is_bound() {
+        let diff = "--- a/x.c\n+++ b/x.c\n@@ -1 +1 @@\n-old\n+new\n";
+        let edit = json!({"edits": [], "files": [{"path": "x.c"}], "diff": {"sha256": Digest::of(diff.as_bytes())}});
+        let mut approval = sample(edit);
+        approval["display"] = diff.into();
+        let question = Question::of(&approval).unwrap();
+        let shown = question.render();
+        assert!(shown.starts_with("edit: 1 file, diff of ") && shown.contains("  | -old\n  | +new\n"), "{shown}");
+        assert!(!shown.contains("stdin") && !shown.contains("timeout"), "{shown}");
+        assert_eq!(question.summary(), "command x.c");
+        approval["display"] = diff.replace("new", "evil").into();
         let trouble = Question::of(&approval).unwrap_err();
         assert_eq!((trouble.id(), trouble.exit()), ("binding-mismatch", 5));
     }

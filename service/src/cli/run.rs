@@ -29,8 +29,12 @@ pub(super) async fn run(run: Run, stdin: Option<Vec<u8>>, client: &Client, out: 
     let detach = run.detach;
     let mut attached = Attached { client, out, yes: run.yes, operation: None, result: None };
     let interrupted = pin!(tokio::signal::ctrl_c());
+    let whole = async {
+        let proposal = proposal(client, run, stdin).await?;
+        attached.whole("/v1/operations", &proposal).await
+    };
     let outcome = tokio::select! {
-        outcome = attached.whole(run, stdin) => Some(outcome),
+        outcome = whole => Some(outcome),
         _ = interrupted => None,
     };
     match outcome {
@@ -51,6 +55,27 @@ pub(super) async fn run(run: Run, stdin: Option<Vec<u8>>, client: &Client, out: 
     }
 }
 
+/// Puts a proposal that is no command to `path`, asks like [`run`] does, and gives the result of what completed.
+pub(super) async fn propose(client: &Client, out: Out, path: &str, body: &Value, yes: bool) -> Result<Value, Trouble> {
+    let mut attached = Attached { client, out, yes, operation: None, result: None };
+    let result = attached.result_of(path, body).await?;
+    match state(&result)? {
+        State::Completed => Ok(result),
+        state @ (State::Proposed
+        | State::Pending
+        | State::Granted
+        | State::Dispatched
+        | State::Failed
+        | State::TimedOut
+        | State::Cancelled
+        | State::Unknown
+        | State::Refused
+        | State::Denied
+        | State::Expired
+        | State::Stale) => Err(ended(state, &result)),
+    }
+}
+
 /// What is known while the answer is read.
 struct Attached<'a> {
     client: &'a Client,
@@ -61,14 +86,8 @@ struct Attached<'a> {
 }
 
 impl Attached<'_> {
-    async fn whole(&mut self, run: Run, stdin: Option<Vec<u8>>) -> Result<u8, Trouble> {
-        let proposal = proposal(self.client, run, stdin).await?;
-        let mut answer = self.client.open(Method::POST, "/v1/operations", Some(&proposal)).await?;
-        self.follow(&mut answer).await?;
-        let result = self.result.take().ok_or_else(|| Trouble::Connection {
-            attempted: "waiting for the result".into(),
-            why: "the service closed the connection before it; see salaam operation list".into(),
-        })?;
+    async fn whole(&mut self, path: &str, proposal: &Value) -> Result<u8, Trouble> {
+        let result = self.result_of(path, proposal).await?;
         if self.out.json {
             self.out.object(&result)?;
         }
@@ -79,6 +98,15 @@ impl Attached<'_> {
         // With --json the result object says it all, and only the id is still owed.
         Out { json: false }.complain(&trouble);
         Ok(if timed_out(&result) { exit::RUN_TIMED_OUT } else { exit::RUN_SALAAM })
+    }
+
+    async fn result_of(&mut self, path: &str, proposal: &Value) -> Result<Value, Trouble> {
+        let mut answer = self.client.open(Method::POST, path, Some(proposal)).await?;
+        self.follow(&mut answer).await?;
+        self.result.take().ok_or_else(|| Trouble::Connection {
+            attempted: "waiting for the result".into(),
+            why: "the service closed the connection before it; see salaam operation list".into(),
+        })
     }
 
     async fn follow(&mut self, answer: &mut Stream) -> Result<(), Trouble> {
@@ -151,7 +179,7 @@ impl Attached<'_> {
     async fn decide(&self, question: &Question, answer: Answer) -> Result<(), Trouble> {
         let decided = match answer {
             Answer::Yes => approval::grant(self.client, question, None).await,
-            Answer::No => approval::deny(self.client, question.approval, None).await,
+            Answer::No(why) => approval::deny(self.client, question.approval, why).await,
             Answer::Open => {
                 self.elsewhere(question);
                 return Ok(());
@@ -224,12 +252,14 @@ fn timed_out(result: &Value) -> bool {
     result.get("state").and_then(Value::as_str) == Some(State::TimedOut.as_str())
 }
 
+fn state(result: &Value) -> Result<State, Trouble> {
+    let state = result.get("state").and_then(|state| serde_json::from_value(state.clone()).ok());
+    state.ok_or_else(|| Trouble::Connection { attempted: "reading the result".into(), why: "it has no state".into() })
+}
+
 /// The command's code, or why it has none.
 fn code(result: &Value) -> Result<u8, Trouble> {
-    let state: State = result
-        .get("state")
-        .and_then(|state| serde_json::from_value(state.clone()).ok())
-        .ok_or_else(|| Trouble::Connection { attempted: "reading the result".into(), why: "it has no state".into() })?;
+    let state = state(result)?;
     let number = |name| result.get(name).and_then(Value::as_i64).and_then(|n| u8::try_from(n).ok());
     match state {
         State::Completed => match (number("exit_code"), number("signal")) {

@@ -27,7 +27,7 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    app::{ServeOptions, serve},
+    app::{Log, ServeOptions, serve},
     host::Flags,
 };
 
@@ -73,7 +73,7 @@ pub(super) fn detached(start: Start, instance: Option<&str>, out: Out) -> Result
 /// Serves in this process: in the foreground, or as the detached half of [`detached`]. The exit code is the
 /// service's.
 pub(super) fn foreground(start: Start, instance: Option<&str>, out: Out) -> Result<ExitCode, Trouble> {
-    log();
+    let log = log();
     let place = discover::own_place(instance)?;
     let failed = |why: io::Error| Trouble::refused("start-failed", format!("cannot report: {why}"), "");
     let flags = Flags {
@@ -87,7 +87,7 @@ pub(super) fn foreground(start: Start, instance: Option<&str>, out: Out) -> Resu
         // It was started as /proc/self/exe, and would be listed as `exe`.
         nix::sys::prctl::set_name(c"salaam").map_err(|why| failed(why.into()))?;
         let pipe = io::stdout().as_fd().try_clone_to_owned().map_err(failed)?;
-        return Ok(serve(ServeOptions { flags, ready_pipe: Some(pipe), log: Some(place.state.join("log")) }));
+        return Ok(serve(ServeOptions { flags, ready_pipe: Some(pipe), log: Some((log, place.state.join("log"))) }));
     }
     let (mut reading, writing) = io::pipe().map_err(failed)?;
     // A person reads what the caller of a detached start would.
@@ -110,7 +110,8 @@ pub(super) fn foreground(start: Start, instance: Option<&str>, out: Out) -> Resu
 
 /// Diagnosis goes to standard error: the terminal's, a unit's, and STATE/log/service.log once detached. RUST_LOG
 /// says how much of it; `SALAAM_*` names keys of the configuration only.
-fn log() {
+fn log() -> Log {
+    let log = Log::default();
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // A second call finds the first one's subscriber, which is the same.
     let _ = tracing_subscriber::fmt()
@@ -119,8 +120,9 @@ fn log() {
         // By default a line that cannot be written is told with eprintln!, which panics on a full disk: it ended the
         // thread that writes the journal.
         .log_internal_errors(false)
-        .with_writer(io::stderr)
+        .with_writer(log.clone())
         .try_init();
+    log
 }
 
 /// The arguments of the detached half.

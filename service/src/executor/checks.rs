@@ -48,7 +48,7 @@ fn executor(spawn: &Spawn) -> Option<Check> {
         Some(Check::fail(
             "executor-missing",
             format!("{}: {evidence}", shown(&spawn.toolsd)),
-            "install Salaam again (packaging/install), or name its directory with SALAAM_LIBEXEC_DIR",
+            format!("{}, or name its directory with SALAAM_LIBEXEC_DIR", spawn.reinstall()),
         ))
     };
     match fs::metadata(&spawn.toolsd) {
@@ -91,7 +91,7 @@ fn writable(path: &Path, owners: &[u32]) -> Option<Check> {
 fn open(part: &Path, evidence: String, owners: &[u32]) -> Check {
     let path = shown(part);
     let fix = match owners {
-        [0] => format!("as root: chown root:root {path} && chmod go-w {path}"),
+        [0] => format!("sudo chown root:root {path} && sudo chmod go-w {path}"),
         _ => format!("chmod go-w {path}"),
     };
     Check::fail("executor-writable", format!("{path} {evidence}"), fix)
@@ -131,6 +131,15 @@ pub(super) fn service_user(uid: u32) -> String {
     users::get_user_by_uid(uid).map_or_else(|| format!("#{uid}"), |user| user.name().to_string_lossy().into_owned())
 }
 
+/// Puts the binaries of one build in place again, in the prefix where `libexec` lies.
+pub fn reinstall(libexec: &Path) -> String {
+    let prefix = libexec.ends_with("libexec/salaam").then(|| libexec.parent().and_then(Path::parent)).flatten();
+    match prefix.filter(|prefix| *prefix != Path::new("/usr/local")) {
+        Some(prefix) => format!("sudo packaging/install --prefix {}", shown(prefix)),
+        None => "sudo packaging/install".into(),
+    }
+}
+
 fn shown(path: &Path) -> String {
     show::line(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
 }
@@ -150,6 +159,13 @@ mod tests {
         );
         let spaced = Spawn { toolsd: "/opt/my tools/salaam-toolsd".into(), ..sample(Mode::ToolsUser) };
         assert!(sudoers_line(&spaced, "salaam").contains("/opt/my\\ tools/salaam-toolsd"));
+    }
+
+    #[test]
+    fn an_installation_is_mended_in_its_own_prefix() {
+        assert_eq!(reinstall(Path::new("/usr/local/libexec/salaam")), "sudo packaging/install");
+        assert_eq!(reinstall(Path::new("/opt/s/libexec/salaam")), "sudo packaging/install --prefix /opt/s");
+        assert_eq!(reinstall(Path::new("/src/target/release")), "sudo packaging/install");
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use salaam_core::{bridge::VERSION, check::Check, policy::Mode, refusal::StartRefusal};
 
-use super::{checks, process::Exit, spawn::Spawn};
+use super::{checks, spawn::Spawn};
+use crate::child::Exit;
 
 /// Names the check that failed. `said` is what sudo and the executor wrote, already made visible.
 pub(super) fn ended_early(spawn: &Spawn, service_user: &str, exit: Exit, said: &str) -> Check {
@@ -11,15 +12,18 @@ pub(super) fn ended_early(spawn: &Spawn, service_user: &str, exit: Exit, said: &
         Exit::Code(code) => StartRefusal::from_code(code),
         Exit::Signal(_) | Exit::Unknown => None,
     };
+    let reinstall = format!("{}, then start again: service and executor must be of one build", spawn.reinstall());
     match (refusal, spawn.mode, exit) {
-        (Some(StartRefusal::Version), _, _) => Check::fail("executor-version", evidence, REINSTALL),
+        (Some(StartRefusal::Version), _, _) => Check::fail("executor-version", evidence, reinstall),
         (Some(refusal @ StartRefusal::InstanceAccounts), _, _) => {
-            Check::fail("tools-user-shared", evidence, fix(refusal))
+            Check::fail("tools-user-shared", evidence, fix(refusal).unwrap_or(&reinstall))
         }
-        (Some(StartRefusal::Engine), _, _) => Check::fail("executor-missing", evidence, REINSTALL),
-        (Some(refusal), _, _) => Check::fail("executor-identity", evidence, fix(refusal)),
+        (Some(StartRefusal::Engine), _, _) => Check::fail("executor-missing", evidence, reinstall),
+        (Some(refusal), _, _) => {
+            Check::fail("executor-identity", evidence, fix(refusal).map_or(reinstall, str::to_owned))
+        }
         // sudo refuses with 1; with 0 it did start something, and that did not prove itself.
-        (None, Mode::ToolsUser, Exit::Code(0)) => Check::fail("executor-identity", evidence, REINSTALL),
+        (None, Mode::ToolsUser, Exit::Code(0)) => Check::fail("executor-identity", evidence, reinstall),
         (None, Mode::ToolsUser, Exit::Code(_)) => denied(spawn, service_user, evidence, said),
         (None, Mode::ToolsUser, Exit::Signal(_) | Exit::Unknown) | (None, Mode::ServiceUser, _) => {
             Check::fail("executor-identity", evidence, "see the service's log for what ended it")
@@ -36,25 +40,30 @@ fn denied(spawn: &Spawn, service_user: &str, evidence: String, said: &str) -> Ch
             |check| Check { evidence: evidence.clone(), ..check },
         );
     }
+    // It is there, as was just seen; sudo looked below another root.
+    if said.contains("command not found") && spawn.toolsd.exists() {
+        let fix =
+            format!("take runchroot for {service_user} out of sudoers (sudo visudo): sudo looks for it below that");
+        return Check::fail("sudo-denied", evidence, fix);
+    }
     if said.contains("command not found") || said.contains("unable to execute") {
-        return Check::fail("executor-missing", evidence, "install Salaam again (packaging/install)");
+        return Check::fail("executor-missing", evidence, spawn.reinstall());
     }
     Check::fail("sudo-denied", evidence, checks::sudoers_fix(spawn, service_user))
 }
 
 /// Two versions of the bridge.
-pub(super) fn versions(theirs: u32) -> Check {
+pub(super) fn versions(spawn: &Spawn, theirs: u32) -> Check {
     Check::fail(
         "executor-version",
         format!("the executor speaks bridge version {theirs}, the service speaks {VERSION}"),
-        REINSTALL,
+        format!("{}, then start again: service and executor must be of one build", spawn.reinstall()),
     )
 }
 
-const REINSTALL: &str = "install both from one build (packaging/install), then `salaam service start`";
-
-const fn fix(refusal: StartRefusal) -> &'static str {
-    match refusal {
+/// None where the binaries must be put in place again.
+const fn fix(refusal: StartRefusal) -> Option<&'static str> {
+    Some(match refusal {
         StartRefusal::Usage => "the sudoers rule must allow no arguments: run `salaam host setup` again",
         StartRefusal::Harden | StartRefusal::Prober => "see the executor's message; the kernel must be 5.10 or later",
         StartRefusal::Root => "name a tools user other than root with --tools-user",
@@ -67,8 +76,8 @@ const fn fix(refusal: StartRefusal) -> &'static str {
         }
         StartRefusal::InstanceFile => "run `salaam host setup` again; only root may write in /etc/salaam",
         StartRefusal::InstanceAccounts => "give each service account a tools user of its own: `salaam host setup`",
-        StartRefusal::Handshake | StartRefusal::Version | StartRefusal::Engine => REINSTALL,
-    }
+        StartRefusal::Handshake | StartRefusal::Version | StartRefusal::Engine => return None,
+    })
 }
 
 #[cfg(test)]

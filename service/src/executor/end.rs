@@ -7,10 +7,11 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     sync::watch,
 };
 
@@ -39,6 +40,21 @@ impl End {
         // Shut down, not only closed: sudo may hold a copy of the other end. That it is no longer connected
         // is what is wanted.
         let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Says nothing more, and waits until nobody holds the other end; whether that was seen in time. Whoever holds
+    /// it reads the end of the stream by then. Before [`End::close`], which looks the same from here.
+    pub(super) async fn let_go(&self, within: Duration) -> bool {
+        // Already closed by the other side, or not connected: then it reads the end all the same.
+        let _ = self.socket.shutdown(Shutdown::Write);
+        let reading = async {
+            let mut stream = tokio::net::UnixStream::from_std(self.socket.try_clone()?)?;
+            let mut said = [0; 4096];
+            // What it still says is from nobody that is known.
+            while stream.read(&mut said).await? > 0 {}
+            io::Result::Ok(())
+        };
+        matches!(tokio::time::timeout(within, reading).await, Ok(Ok(())))
     }
 
     /// Why it is closed.

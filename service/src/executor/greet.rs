@@ -14,7 +14,8 @@ use salaam_sys::{
 };
 use tokio::{io::Interest, net::UnixStream};
 
-use super::{classify, process::Watched, spawn::Spawn};
+use super::{classify, spawn::Spawn};
+use crate::child::Watched;
 
 /// Who said hello.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ pub(super) enum NoHello {
 
 /// Waits for the hello, checks it, takes the sender by pidfd, and answers.
 pub(super) async fn greet(bridge: &UnixStream, spawn: &Spawn) -> Result<Greeted, NoHello> {
-    let failed = |step: &str, error: io::Error| NoHello::Failed(identity(format!("{step}: {error}")));
+    let failed = |step: &str, error: io::Error| NoHello::Failed(identity(spawn, format!("{step}: {error}")));
     let mut hello = [0; HELLO_BYTES];
     let vouched = loop {
         bridge.readable().await.map_err(|error| failed("waiting for the hello", error))?;
@@ -48,7 +49,7 @@ pub(super) async fn greet(bridge: &UnixStream, spawn: &Spawn) -> Result<Greeted,
     let sender = judge(spawn, &vouched, &hello)?;
     let more = vouched::has_more(std::os::fd::AsFd::as_fd(bridge)).map_err(|error| failed("after the hello", error))?;
     if more {
-        return Err(NoHello::Failed(identity("it went on speaking before it was answered".into())));
+        return Err(NoHello::Failed(identity(spawn, "it went on speaking before it was answered".into())));
     }
     let held = match vouched.pidfd {
         Some(held) => held,
@@ -75,7 +76,7 @@ async fn answer(bridge: &UnixStream) -> io::Result<()> {
 /// Length first: at the end of a stream the kernel names pid 0 and uid 0, which a check of the uid alone
 /// could take for somebody.
 fn judge(spawn: &Spawn, vouched: &Vouched, hello: &[u8; HELLO_BYTES]) -> Result<Credentials, NoHello> {
-    let refuse = |evidence: String| Err(NoHello::Failed(identity(evidence)));
+    let refuse = |evidence: String| Err(NoHello::Failed(identity(spawn, evidence)));
     match vouched.bytes {
         0 => return Err(NoHello::Ended),
         HELLO_BYTES => {}
@@ -94,17 +95,15 @@ fn judge(spawn: &Spawn, vouched: &Vouched, hello: &[u8; HELLO_BYTES]) -> Result<
     }
     match hello_version(HELLO_MAGIC, hello) {
         Some(VERSION) => Ok(sender),
-        Some(theirs) => Err(NoHello::Failed(classify::versions(theirs))),
+        Some(theirs) => Err(NoHello::Failed(classify::versions(spawn, theirs))),
         None => refuse("its hello is not that of salaam-toolsd".into()),
     }
 }
 
-pub(super) fn identity(evidence: String) -> Check {
-    Check::fail(
-        "executor-identity",
-        evidence,
-        "install Salaam again (packaging/install) and check who wrote LIBEXEC/salaam-toolsd",
-    )
+pub(super) fn identity(spawn: &Spawn, evidence: String) -> Check {
+    let toolsd = salaam_core::show::line(std::os::unix::ffi::OsStrExt::as_bytes(spawn.toolsd.as_os_str()));
+    let fix = format!("look at who wrote {toolsd} (ls -l --time-style=full-iso), then {}", spawn.reinstall());
+    Check::fail("executor-identity", evidence, fix)
 }
 
 #[cfg(test)]

@@ -4,15 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use salaam_core::{
     bridge::{
-        Attempt, Attempted, CHUNK_BYTES, Greeting, Hello, MAX_MESSAGE_BYTES, OpenWorkspace, OpenedWorkspace, Prepare,
-        Prepared, RunInput, RunPlan, SandboxStatus, VERSION,
+        Attempt, Attempted, CHUNK_BYTES, EditPlan, Edited, FilesRead, Greeting, Hello, MAX_MESSAGE_BYTES,
+        OpenWorkspace, OpenedWorkspace, Prepare, Prepared, ProbeSandbox, ReadFiles, RunInput, RunPlan, SandboxStatus,
+        Settle, Settled, VERSION,
     },
+    edit::{EditedFile, Expected},
     id::{OperationId, WorkspaceId},
-    policy::Landlock,
     show,
 };
 use salaam_proto::{
-    WireError,
+    Parts, WireError,
     wire::{self, executor_client::ExecutorClient},
 };
 use tokio::sync::mpsc;
@@ -78,6 +79,11 @@ const PREPARE: Call = call("Prepare", 60);
 const RELEASE: Call = call("Release", 15);
 /// Until the plan and up to 16 MiB of standard input are taken.
 const RUN: Call = call("Run", 60);
+/// Up to 32 MiB are read from a disk that may be slow, behind others that wait for it.
+const READ_FILES: Call = call("ReadFiles", 120);
+/// Up to 64 files are read, written and synced one by one, after other edits of the same workspace.
+const EDIT: Call = call("Edit", 300);
+const SETTLE: Call = call("Settle", 120);
 
 /// A bridge that speaks HTTP/2, before `Hello`.
 #[derive(Debug)]
@@ -163,9 +169,9 @@ impl Link {
     ///
     /// # Errors
     /// See [`BridgeError`]; so for every call here.
-    pub async fn probe_sandbox(&self, landlock: Landlock) -> Result<SandboxStatus, BridgeError> {
+    pub async fn probe_sandbox(&self, probe: ProbeSandbox) -> Result<SandboxStatus, BridgeError> {
         let mut client = self.client.clone();
-        let reply = client.probe_sandbox(wire::ProbeSandboxRequest::from(landlock));
+        let reply = client.probe_sandbox(wire::ProbeSandboxRequest::from(probe));
         let reply = answered(&self.end, PROBE_SANDBOX, reply).await?;
         checked(&self.end, PROBE_SANDBOX, reply.try_into())
     }
@@ -230,6 +236,72 @@ impl Link {
         let mut client = self.client.clone();
         let events = answered(&self.end, RUN, client.run(input)).await?;
         Ok(Running::new(events, control, Arc::clone(&self.end), limit))
+    }
+
+    /// Has whole files read that only the executor's account can read; they come in the order asked.
+    pub async fn read_files(&self, asked: ReadFiles) -> Result<FilesRead, BridgeError> {
+        let paths = asked.paths.clone();
+        let mut client = self.client.clone();
+        let read = async {
+            let mut stream = client.read_files(wire::ReadFilesRequest::from(asked)).await?.into_inner();
+            let mut joined = Parts::new();
+            loop {
+                let Some(part) = stream.message().await? else {
+                    return Ok(Response::new(Err(WireError::Missing { field: "part.last" })));
+                };
+                match joined.push(&part) {
+                    Ok(false) => {}
+                    Ok(true) => return Ok(Response::new(joined.value::<wire::FilesRead, FilesRead>())),
+                    Err(error) => return Ok(Response::new(Err(error))),
+                }
+            }
+        };
+        let read = answered(&self.end, READ_FILES, read).await?;
+        let read = checked(&self.end, READ_FILES, read)?;
+        if read.files.iter().map(|(path, _)| path).eq(&paths) {
+            Ok(read)
+        } else {
+            Err(impossible(&self.end, READ_FILES, "it read other files than were asked"))
+        }
+    }
+
+    /// Has an edit applied, whole or not at all. What it says it did is what was expected, else it is no answer.
+    ///
+    /// # Errors
+    /// A refusal says that nothing took effect, unless its id is `edit-undecided`. After any other error, and
+    /// after that one, [`Link::settle`] tells.
+    pub async fn edit(&self, plan: EditPlan) -> Result<Edited, BridgeError> {
+        let expected = plan.expected.clone();
+        let parts = salaam_proto::parted(&wire::EditPlan::from(plan)).map_err(|error| BridgeError::Refused {
+            id: "plan-too-large".into(),
+            message: format!("the edit cannot cross the bridge: {error}; send several edits"),
+        })?;
+        let mut client = self.client.clone();
+        let reply = answered(&self.end, EDIT, client.edit(tokio_stream::iter(parts))).await?;
+        let edited = checked(&self.end, EDIT, Edited::try_from(reply))?;
+        self.as_expected(EDIT, &expected, edited)
+    }
+
+    /// Has it said what became of an edit, and the edit ended.
+    pub async fn settle(&self, asked: Settle) -> Result<Settled, BridgeError> {
+        let expected = asked.expected.clone();
+        let mut client = self.client.clone();
+        let reply = answered(&self.end, SETTLE, client.settle(wire::SettleRequest::from(asked))).await?;
+        match checked(&self.end, SETTLE, Settled::try_from(reply))? {
+            Settled::Finished(edited) => self.as_expected(SETTLE, &expected, edited).map(Settled::Finished),
+            settled @ (Settled::RolledBack | Settled::Undecided { .. }) => Ok(settled),
+        }
+    }
+
+    fn as_expected(&self, call: Call, expected: &[Expected], edited: Edited) -> Result<Edited, BridgeError> {
+        let same = |(file, expected): (&EditedFile, &Expected)| {
+            file.path == expected.path && file.pre == expected.pre && file.post == expected.post
+        };
+        if edited.files.len() == expected.len() && edited.files.iter().zip(expected).all(same) {
+            Ok(edited)
+        } else {
+            Err(impossible(&self.end, call, "it changed other files than were expected"))
+        }
     }
 
     pub(super) fn end(&self) -> &Arc<End> {

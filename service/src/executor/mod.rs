@@ -9,15 +9,14 @@ mod classify;
 mod end;
 mod error;
 mod greet;
-mod lines;
 mod link;
 mod notice;
-mod process;
 mod running;
 mod spawn;
 mod start;
 mod supervise;
 
+pub use checks::reinstall;
 pub use error::BridgeError;
 pub use link::Link;
 pub use notice::Notice;

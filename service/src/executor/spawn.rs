@@ -41,13 +41,18 @@ pub(super) struct Spawned {
     /// Our end of the bridge.
     pub(super) bridge: UnixStream,
     /// What it writes on standard output and standard error.
-    pub(super) written: [OwnedFd; 2],
+    pub(super) written: [(&'static str, OwnedFd); 2],
 }
 
 impl Spawn {
     /// The one rule that sudo needs for it: exactly that binary, no arguments, exactly that account.
     pub fn sudoers_rule(&self, service_user: &str) -> String {
         super::checks::sudoers_line(self, service_user)
+    }
+
+    /// What puts the executor in place again.
+    pub(super) fn reinstall(&self) -> String {
+        super::checks::reinstall(self.toolsd.parent().unwrap_or(Path::new("/")))
     }
 
     /// The program and its arguments.
@@ -78,7 +83,7 @@ impl Spawn {
         let fds = [(theirs.as_fd(), 0), (their_out.as_fd(), 1), (their_err.as_fd(), 2)];
         let pid = salaam_sys::spawn::spawn(&program, &argv, &[] as &[CString], &fds, true)?;
         // Our copies of the child's ends close here: only then does its end reach us as the end of a stream.
-        Ok(Spawned { pid, bridge, written: [out.into(), err.into()] })
+        Ok(Spawned { pid, bridge, written: [("stdout", out.into()), ("stderr", err.into())] })
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use salaam_core::{bridge::VERSION, check::Check, policy::Mode};
 use tokio::time::timeout;
 
@@ -10,11 +11,10 @@ use super::{
     end::End,
     error::BridgeError,
     greet::{self, Greeted, NoHello, identity},
-    lines::Lines,
     link::{Link, Silent},
-    process::{Child, Exit, Watched},
     spawn::Spawn,
 };
+use crate::child::{Child, Exit, Lines, Watched};
 
 /// From spawn to hello: sudo may ask a slow directory service about accounts.
 const HELLO_WITHIN: Duration = Duration::from_secs(20);
@@ -78,8 +78,16 @@ pub(super) async fn start(spawn: &Spawn, epoch: u64) -> Result<Live, Failed> {
     match starting.verify(spawn, epoch).await {
         Ok((link, process)) => Ok(Live { link, child: starting.child, process, lines: starting.lines }),
         Err(Stop { check, process }) => {
+            // An executor that was not answered was told nothing, and ends with its bridge: where nobody holds the
+            // other end any more, sudo may have ended as it liked.
+            let let_go = process.is_none() && starting.end.let_go(GONE_WITHIN).await;
             starting.end.close("the start failed");
-            let remains = gone(&mut starting.child, process.as_ref()).await;
+            let remains = match gone(&mut starting.child, process.as_ref()).await {
+                Remains::Unproven(_) if let_go && starting.child.reap(Duration::ZERO).await.is_some() => {
+                    Remains::Nothing
+                }
+                remains => remains,
+            };
             Err(Failed { checks: vec![check], remains })
         }
     }
@@ -104,20 +112,20 @@ impl Starting {
         let pid = spawned.pid;
         let prepared = Child::new(pid).and_then(|child| {
             let end = End::of(&spawned.bridge)?;
-            let lines = Lines::read(spawned.written, spawn.tools_uid)?;
+            let lines = Lines::read(spawned.written, "executor", spawn.tools_uid)?;
             let bridge = tokio::net::UnixStream::from_std(spawned.bridge)?;
             Ok(Self { child, lines, end, bridge: Some(bridge) })
         });
         prepared.map_err(|error| {
             // The bridge closed with this error, which ends the executor; that cannot be watched now.
             let evidence = format!("watching process {pid} failed: {error}");
-            Failed { checks: vec![identity(evidence.clone())], remains: Remains::Unproven(evidence) }
+            Failed { checks: vec![identity(spawn, evidence.clone())], remains: Remains::Unproven(evidence) }
         })
     }
 
     async fn verify(&mut self, spawn: &Spawn, epoch: u64) -> Result<(Link, Watched), Stop> {
         let stop = |check| Stop { check, process: None };
-        let Some(bridge) = self.bridge.take() else { return Err(stop(identity("verified twice".into()))) };
+        let Some(bridge) = self.bridge.take() else { return Err(stop(identity(spawn, "verified twice".into()))) };
         let greeted = tokio::select! {
             biased;
             greeted = timeout(HELLO_WITHIN, greet::greet(&bridge, spawn)) => greeted,
@@ -129,13 +137,13 @@ impl Starting {
             Ok(Err(NoHello::Ended)) => return Err(stop(self.ended_early(spawn).await)),
             Err(_) => {
                 let evidence = format!("no hello within {} s", HELLO_WITHIN.as_secs());
-                return Err(stop(identity(evidence)));
+                return Err(stop(identity(spawn, evidence)));
             }
         };
         let sudo_pid = Some(self.child.pid().as_raw()).filter(|child| *child != pid);
         if sudo_pid.is_some() && spawn.mode == Mode::ServiceUser {
             let evidence = format!("process {pid} said hello, process {} was started", self.child.pid());
-            return Err(Stop { check: identity(evidence), process: Some(process) });
+            return Err(Stop { check: identity(spawn, evidence), process: Some(process) });
         }
         let end = std::sync::Arc::clone(&self.end);
         let greeted = match Silent::over(bridge, end).await {
@@ -145,7 +153,7 @@ impl Starting {
         let checked = match greeted {
             Ok(link) => claims(spawn, link),
             Err(BridgeError::Lost { reason }) => Err(self.lost_early(spawn, reason).await),
-            Err(error) => Err(identity(error.to_string())),
+            Err(error) => Err(identity(spawn, error.to_string())),
         };
         match checked {
             Ok(link) => Ok((link, process)),
@@ -160,7 +168,7 @@ impl Starting {
                 let said = self.lines.last(LAST_LINES).await;
                 classify::ended_early(spawn, &checks::service_user(spawn.service_uid), exit, &said)
             }
-            None => identity("it closed the bridge without a hello and went on running".into()),
+            None => identity(spawn, "it closed the bridge without a hello and went on running".into()),
         }
     }
 
@@ -171,8 +179,8 @@ impl Starting {
                 let said = self.lines.last(LAST_LINES).await;
                 classify::ended_early(spawn, &checks::service_user(spawn.service_uid), exit, &said)
             }
-            Some(exit) => identity(format!("{reason} ({exit})")),
-            None => identity(reason),
+            Some(exit) => identity(spawn, format!("{reason} ({exit})")),
+            None => identity(spawn, reason),
         }
     }
 }
@@ -184,14 +192,24 @@ const fn code(exit: Exit) -> i32 {
     }
 }
 
+/// Asks it to end. sudo relays both signals to the executor; CONT because sudo stops itself when the executor is
+/// stopped, and a stopped process handles no TERM. KILL would leave the executor running.
+fn terminate(child: &Child) {
+    for signal in [Signal::SIGTERM, Signal::SIGCONT] {
+        if let Err(error) = child.signal(signal) {
+            tracing::warn!(pid = child.pid().as_raw(), %signal, %error, "the executor's sudo could not be signalled");
+        }
+    }
+}
+
 /// What the executor says about itself must agree with what the kernel said.
 fn claims(spawn: &Spawn, link: Link) -> Result<Link, Check> {
     let hello = link.hello();
     if hello.bridge_version != VERSION {
-        return Err(classify::versions(hello.bridge_version));
+        return Err(classify::versions(spawn, hello.bridge_version));
     }
     if hello.uid != spawn.tools_uid {
-        return Err(identity(format!("it says uid {}, the kernel says {}", hello.uid, spawn.tools_uid)));
+        return Err(identity(spawn, format!("it says uid {}, the kernel says {}", hello.uid, spawn.tools_uid)));
     }
     if hello.build != spawn.build {
         let theirs = salaam_core::show::line(hello.build.as_bytes());
@@ -237,7 +255,7 @@ async fn gone(child: &mut Child, process: Option<&Watched>) -> Remains {
         && !process.has_ended(GONE_WITHIN).await
     {
         // The last means that the service has: sudo relays it. No KILL, which would leave the executor alone.
-        child.terminate();
+        terminate(child);
         if !process.has_ended(GONE_WITHIN).await {
             let evidence =
                 format!("the executor still runs {} s after its bridge was closed", 2 * GONE_WITHIN.as_secs());
@@ -249,7 +267,7 @@ async fn gone(child: &mut Child, process: Option<&Watched>) -> Remains {
     let by_itself = if process.is_some() { SUDO_LEAVES } else { GONE_WITHIN };
     let mut exit = child.reap(by_itself).await;
     if exit.is_none() {
-        child.terminate();
+        terminate(child);
         exit = child.reap(GONE_WITHIN).await;
     }
     let Some(exit) = exit else {

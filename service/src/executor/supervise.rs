@@ -78,6 +78,19 @@ impl Executor {
         }
     }
 
+    /// Waits for a live link; nothing = there will be none: the executor was stopped or given up.
+    pub async fn up(&self) -> Option<Link> {
+        let mut state = self.state.clone();
+        loop {
+            if let State::Up(link) = &*state.borrow_and_update()
+                && link.end().reason().is_none()
+            {
+                return Some(link.clone());
+            }
+            state.changed().await.ok()?;
+        }
+    }
+
     /// Closes the bridge and waits until the executor is proven gone; it is not reported as lost.
     pub async fn stop(&self) {
         self.stop.send_replace(true);

@@ -4,8 +4,12 @@
 use std::{pin::Pin, sync::Arc};
 
 use salaam_core::{
-    bridge::{Action, Attempt, RunEvent, RunPlan, Stream},
+    bridge::{
+        Action, Attempt, EditPlan, Edited, FilesRead, ProbeSandbox, ReadFiles, RunEvent, RunPlan, Settle, Settled,
+        Stream,
+    },
     command::Command,
+    edit::{Change, EditedFile, Expected, Image, Method},
     id::{OperationId, WorkspaceId},
     limits::Limits,
     policy::{Landlock, Network, Profile},
@@ -27,6 +31,8 @@ struct Fake {
     hangs: bool,
     tried: Vec<wire::Attempted>,
     refusal: Option<Vec<u8>>,
+    edited: wire::EditReply,
+    read: Vec<wire::Part>,
     /// What came in on the stream of `run`, its end included.
     heard: Arc<Mutex<Vec<&'static str>>>,
 }
@@ -34,9 +40,14 @@ struct Fake {
 #[tonic::async_trait]
 impl executor_server::Executor for Fake {
     type RunStream = Events;
+    type ReadFilesStream = Pin<Box<dyn tokio_stream::Stream<Item = Result<wire::Part, Status>> + Send>>;
 
     async fn hello(&self, _: Request<wire::HelloRequest>) -> Result<Response<wire::HelloReply>, Status> {
-        let reply = wire::HelloReply { bridge_version: 1, floor: "builtin".into(), ..wire::HelloReply::default() };
+        let reply = wire::HelloReply {
+            bridge_version: salaam_core::bridge::VERSION,
+            floor: "builtin".into(),
+            ..wire::HelloReply::default()
+        };
         Ok(Response::new(reply))
     }
 
@@ -99,6 +110,23 @@ impl executor_server::Executor for Fake {
         }
         Ok(Response::new(Box::pin(events)))
     }
+
+    async fn read_files(&self, _: Request<wire::ReadFilesRequest>) -> Result<Response<Self::ReadFilesStream>, Status> {
+        let endless = wire::Part { bytes: vec![0; 1024].into(), last: false };
+        let told = self.read.clone().into_iter();
+        let parts: Box<dyn Iterator<Item = _> + Send> =
+            if self.read.is_empty() { Box::new(std::iter::repeat(endless)) } else { Box::new(told) };
+        Ok(Response::new(Box::pin(tokio_stream::iter(parts.map(Ok)))))
+    }
+
+    async fn edit(&self, _: Request<Streaming<wire::Part>>) -> Result<Response<wire::EditReply>, Status> {
+        Ok(Response::new(self.edited.clone()))
+    }
+
+    async fn settle(&self, _: Request<wire::SettleRequest>) -> Result<Response<wire::SettleReply>, Status> {
+        let finished = wire::settle_reply::Settled::Finished(self.edited.clone());
+        Ok(Response::new(wire::SettleReply { settled: Some(finished) }))
+    }
 }
 
 fn attempted(id: &str, errno: i32) -> wire::Attempted {
@@ -146,6 +174,7 @@ fn spawned() -> wire::RunEvent {
         seccomp: false,
         namespaces: vec![],
         warm: false,
+        cgroup: vec!["memory".into()],
     })
     .into()
 }
@@ -211,7 +240,9 @@ async fn impossible_answers_close_the_bridge() {
     assert_eq!(link(Fake { tried, ..Fake::default() }).await.attempt(attempt()).await.unwrap().len(), 1);
 
     let oversize = link(Fake::default()).await;
-    assert!(lost(oversize.probe_sandbox(Landlock::Required).await.unwrap_err()));
+    assert!(lost(
+        oversize.probe_sandbox(ProbeSandbox { landlock: Landlock::Required, prove: false }).await.unwrap_err()
+    ));
 
     let inner = link(Fake::default()).await;
     let prepare = salaam_core::bridge::Prepare {
@@ -265,6 +296,77 @@ async fn a_cancel_and_a_drop_both_reach_the_executor() {
     drop(running);
     until(&heard, &["plan", "stdin", "stdin", "cancel", "end"]).await;
     assert_eq!(link.end().reason(), None, "the bridge outlives a command");
+}
+
+fn expected() -> Vec<Expected> {
+    let stamp = |text: &[u8]| Some(Image { content: text.to_vec(), mode: 0o644 }.stamp());
+    vec![Expected { path: b"a".to_vec(), pre: stamp(b"1"), post: stamp(b"2") }]
+}
+
+fn edit() -> EditPlan {
+    EditPlan {
+        operation: plan().operation,
+        epoch: 1,
+        workspace: plan().workspace,
+        changes: vec![Change::Write { path: b"a".to_vec(), content: b"2".to_vec(), mode: 0o644 }],
+        expected: expected(),
+        protected_paths: vec![],
+        directories: vec![],
+    }
+}
+
+fn settle() -> Settle {
+    let EditPlan { operation, epoch, workspace, expected, directories, .. } = edit();
+    Settle { operation, epoch, workspace, expected, directories }
+}
+
+#[tokio::test]
+async fn an_edit_that_did_something_else_than_was_expected_is_no_answer() {
+    let edited = |change: &dyn Fn(&mut EditedFile)| {
+        let Expected { path, pre, post } = expected().remove(0);
+        let mut file = EditedFile { path, pre, post, method: Method::Exchange };
+        change(&mut file);
+        wire::EditReply::from(Edited { files: vec![file], made: vec![] })
+    };
+    let good = link(Fake { edited: edited(&|_| {}), ..Fake::default() }).await;
+    assert_eq!(good.edit(edit()).await.unwrap().files.len(), 1);
+    assert!(matches!(good.settle(settle()).await, Ok(Settled::Finished(_))));
+    let mut twice = edited(&|_| {});
+    twice.files.push(twice.files[0].clone());
+    for (what, bad) in [
+        ("nothing", wire::EditReply::default()),
+        ("another file", edited(&|file| file.path = b"b".to_vec())),
+        ("another content", edited(&|file| file.post = Image { content: vec![], mode: 0o644 }.stamp().into())),
+        ("a file twice", twice),
+        ("a directory outside", wire::EditReply { made: vec![b"../x".to_vec().into()], ..edited(&|_| {}) }),
+    ] {
+        let bad = link(Fake { edited: bad, ..Fake::default() }).await;
+        assert!(matches!(bad.edit(edit()).await, Err(BridgeError::Lost { .. })), "{what}");
+        assert!(bad.end().reason().unwrap().contains("Edit"), "{what}");
+    }
+    let bad = link(Fake { edited: edited(&|file| file.path = b"b".to_vec()), ..Fake::default() }).await;
+    assert!(matches!(bad.settle(settle()).await, Err(BridgeError::Lost { .. })));
+}
+
+#[tokio::test]
+async fn files_that_were_not_asked_for_or_never_end_are_no_answer() {
+    let asked = |paths: &[&str]| ReadFiles {
+        workspace: plan().workspace,
+        paths: paths.iter().map(|path| path.as_bytes().to_vec()).collect(),
+        protected_paths: Vec::new(),
+    };
+    let read = |paths: &[&str]| {
+        let files = paths.iter().map(|path| (path.as_bytes().to_vec(), None)).collect();
+        salaam_proto::parted(&wire::FilesRead::from(FilesRead { files })).unwrap()
+    };
+    let good = link(Fake { read: read(&["a", "b"]), ..Fake::default() }).await;
+    assert_eq!(good.read_files(asked(&["a", "b"])).await.unwrap().files.len(), 2);
+    let cut = wire::Part { last: false, ..read(&["a"]).remove(0) };
+    for (what, read) in [("others", read(&["b"])), ("too few", read(&[])), ("no end", vec![cut]), ("endless", vec![])] {
+        let bad = link(Fake { read, ..Fake::default() }).await;
+        assert!(matches!(bad.read_files(asked(&["a"])).await, Err(BridgeError::Lost { .. })), "{what}");
+        assert!(bad.end().reason().unwrap().contains("ReadFiles"), "{what}");
+    }
 }
 
 async fn until(heard: &Mutex<Vec<&'static str>>, wanted: &[&str]) {

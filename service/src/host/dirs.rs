@@ -179,14 +179,18 @@ fn private(id: &str, path: &Path, service_uid: u32, group: Option<u32>) -> Check
     let mode = meta.mode() & 0o7777;
     let evidence = format!("{shown} has mode {mode:04o}, uid {}, gid {}", meta.uid(), meta.gid());
     if !meta.is_dir() {
-        return Check::fail(id, format!("{shown} is no directory"), format!("move {shown} away"));
+        return Check::fail(id, format!("{shown} is no directory"), format!("mv {shown} {shown}.away"));
     }
     if meta.uid() != service_uid {
-        return Check::fail(id, evidence, format!("chown {service_uid} {shown}"));
+        return Check::fail(id, evidence, format!("sudo chown {service_uid} {shown}"));
     }
     let shared = group.is_some_and(|gid| mode == PASSABLE_FOR_GROUP && meta.gid() == gid);
     if mode != PRIVATE && !shared {
-        return Check::fail(id, evidence, format!("chmod 0700 {shown}"));
+        let fix = match group {
+            Some(gid) => format!("chgrp {gid} {shown} && chmod 0710 {shown}"),
+            None => format!("chmod 0700 {shown}"),
+        };
+        return Check::fail(id, evidence, fix);
     }
     let above = path.canonicalize().and_then(|real| untrusted_above(&real, Trust { uid: service_uid }));
     match above {
@@ -194,7 +198,7 @@ fn private(id: &str, path: &Path, service_uid: u32, group: Option<u32>) -> Check
         Ok(Some((above, why))) => Check::fail(
             id,
             format!("{evidence}, but {} above it could be exchanged: {why}", above.display()),
-            format!("chmod go-w {}", above.display()),
+            format!("sudo chmod go-w {}", above.display()),
         ),
         Err(e) => unproven(&e),
     }

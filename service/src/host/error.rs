@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use salaam_core::{canon::CanonError, instance::InstanceError, policy::UnknownWord};
+use salaam_core::{canon::CanonError, check::Check, instance::InstanceError, policy::UnknownWord};
 
 /// A host configuration that cannot be used, with the place and the reason.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,10 @@ pub enum HostError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The configuration lies behind a directory that is closed to the service itself: failed start checks, not a
+    /// matter of a key.
+    #[error("the configuration cannot be read: {}", .0.iter().map(|check| check.evidence.as_str()).collect::<Vec<_>>().join("; "))]
+    Closed(Vec<Check>),
     /// A file that others could have written.
     #[error("{path} is not taken: {why}; {fix}", path = .path.display())]
     Untrusted {
@@ -126,7 +130,7 @@ impl HostError {
     /// The stable id, as in `{"error":{"id":…}}`.
     pub const fn id(&self) -> &'static str {
         match self {
-            Self::Io { .. } => "host-io",
+            Self::Io { .. } | Self::Closed(_) => "host-io",
             Self::Untrusted { .. } => "config-untrusted",
             Self::File { .. } | Self::UnknownVariable { .. } | Self::Value { .. } | Self::Word(_) => "config-invalid",
             Self::Instance { .. } | Self::Ambiguous { .. } => "instance-invalid",

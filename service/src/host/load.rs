@@ -62,7 +62,10 @@ pub fn load_from(
     let instance = found.as_ref().map(|(_, instance)| instance);
     let dirs = Dirs::choose(variables, instance, &service, executable)?;
     let path = dirs.config.join("host.toml");
-    let text = read_config(&path, service_uid)?;
+    let text = match read_config(&path, service_uid) {
+        Err(error) => return Err(closed(&dirs, service_uid).unwrap_or(error)),
+        Ok(text) => text,
+    };
     let base = instance.map_or_else(Config::default, |instance| Config {
         tools_user: Some(instance.tools_user.clone()),
         operators_group: instance.operators_group.clone(),
@@ -105,6 +108,14 @@ fn read_config(path: &Path, service_uid: u32) -> Result<Option<String>, HostErro
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Ok(_) | Err(_) => read_trusted(path, Trust { uid: service_uid }, MAX_CONFIG_BYTES).map(Some),
     }
+}
+
+/// Where it is a directory that keeps us out, that is the reason, with every other one that is not as it must be.
+fn closed(dirs: &Dirs, service_uid: u32) -> Option<HostError> {
+    let shut = dirs.config.read_dir().is_err_and(|e| e.kind() == std::io::ErrorKind::PermissionDenied);
+    let checks: Vec<_> =
+        dirs.checks(service_uid, None).into_iter().filter(salaam_core::check::Check::refuses).collect();
+    (shut && !checks.is_empty()).then_some(HostError::Closed(checks))
 }
 
 /// What root wrote down is the most that a configuration may ask for. It is said here, at once and by name; the

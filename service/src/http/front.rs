@@ -15,7 +15,7 @@ use http_body_util::BodyExt as _;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
-    limits::{BODY_BYTES, PROPOSAL_BYTES, Times},
+    limits::{BODY_BYTES, PROPOSAL_BYTES, SESSION_BYTES, Times},
     refuse,
     seat::Seat,
 };
@@ -54,8 +54,11 @@ async fn take_in(State(times): State<Times>, request: Request, next: Next) -> Re
         .into_response();
     };
     let (mut parts, body) = request.into_parts();
-    let limit =
-        if parts.method == Method::POST && parts.uri.path() == "/v1/operations" { PROPOSAL_BYTES } else { BODY_BYTES };
+    let limit = match parts.uri.path() {
+        "/v1/operations" if parts.method == Method::POST => PROPOSAL_BYTES,
+        "/v1/sessions" if parts.method == Method::POST => SESSION_BYTES,
+        _ => BODY_BYTES,
+    };
     let declared = parts.headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: u64| bytes > limit as u64) {
         return refuse::too_large(limit).into_response();

@@ -54,6 +54,10 @@ pub(super) const HEAD_FIELDS: usize = 64;
 pub(super) const BODY_BYTES: usize = 1 << 20;
 /// The body of POST /v1/operations: 16 MiB of standard input as base64, 1.5 MiB of arguments, and JSON around.
 pub(super) const PROPOSAL_BYTES: usize = 24 << 20;
+/// The body of POST /v1/sessions: a script of 8 MiB, a task, and JSON around.
+pub(super) const SESSION_BYTES: usize = 9 << 20;
+/// The body of a message to an agent, and what it says.
+pub(super) const MESSAGE_BYTES: usize = 256 << 10;
 /// Bodies that are held in memory at once, all requests together: four of the largest.
 pub(super) const BODIES_BYTES: usize = 96 << 20;
 /// What requests in progress get when the service stops: their last words, as operations have ended by then.

@@ -20,6 +20,7 @@ pub(super) fn verbs(answer: Duration) -> Router<Arc<App>> {
     let lasting = Router::new()
         .route("/v1/operations", post(operations::propose))
         .route("/v1/operations/{id}/output", get(output::output))
+        .route("/v1/sessions/{id}/undo", post(sessions::undo))
         .route("/v1/events", get(events::events));
     let prompt = Router::new()
         .route("/v1/health", get(health::health))
@@ -29,8 +30,11 @@ pub(super) fn verbs(answer: Duration) -> Router<Arc<App>> {
         .route("/v1/openapi.json", get(health::contract))
         .route("/v1/workspaces", get(workspaces::list).post(workspaces::add))
         .route("/v1/workspaces/{id}", get(workspaces::show).delete(workspaces::remove))
-        .route("/v1/sessions", get(sessions::list))
+        .route("/v1/sessions", get(sessions::list).post(sessions::create))
         .route("/v1/sessions/{id}", get(sessions::show))
+        .route("/v1/sessions/{id}/message", post(sessions::message))
+        .route("/v1/sessions/{id}/cancel", post(sessions::cancel))
+        .route("/v1/sessions/{id}/reconcile", post(sessions::reconcile))
         .route("/v1/approvals", get(approvals::list))
         .route("/v1/approvals/{id}", get(approvals::show))
         .route("/v1/approvals/{id}/grant", post(approvals::grant))
@@ -69,7 +73,12 @@ pub fn openapi() -> String {
         workspaces::show,
         workspaces::remove,
         sessions::list,
+        sessions::create,
         sessions::show,
+        sessions::message,
+        sessions::cancel,
+        sessions::reconcile,
+        sessions::undo,
         approvals::list,
         approvals::show,
         approvals::grant,

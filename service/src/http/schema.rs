@@ -80,7 +80,7 @@ pub struct Workspaces {
 }
 
 /// A session.
-#[derive(Debug, ToSchema)]
+#[derive(Debug, Serialize, ToSchema)]
 pub struct Session {
     /// ses_ and 32 hex digits.
     pub session: String,
@@ -92,8 +92,15 @@ pub struct Session {
     pub waiting_for: Option<String>,
     /// `completed`, `failed`, `cancelled` or `script-mismatch`.
     pub outcome: Option<String>,
+    /// Why it is over; null where it is not.
+    pub reason: Option<String>,
     /// Its workspace.
     pub workspace: String,
+    /// Whether it works in the workspace itself.
+    pub in_place: bool,
+    /// `provider`, `model`, `endpoint` and `tools`.
+    #[schema(value_type = Object)]
+    pub route: Value,
     /// The profile of its commands.
     pub profile: String,
     /// The network of its commands.
@@ -102,16 +109,77 @@ pub struct Session {
     pub tool_uid: u32,
     /// What stands between them and the host.
     pub isolation: String,
-    /// How often its worker was started; 0 for operators.
+    /// Which worker it has or had last, counted from 1; 0 for operators.
     pub worker_epoch: u64,
+    /// How many turns its agent took; absent for operators.
+    pub turns_taken: Option<u64>,
+    /// Its budget; empty = none.
+    #[schema(value_type = Object)]
+    pub budget: Value,
     /// When it was made.
     pub created: String,
 }
 
-/// All sessions.
+/// A session with what was said in it. An operators' session has none of it.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionShown {
+    /// The session.
+    #[serde(flatten)]
+    pub session: Session,
+    /// What it is to do.
+    pub task: Option<String>,
+    /// Turns from the one that was asked for on, as many as fit.
+    pub turns: Option<Vec<Turn>>,
+    /// Whether there are more turns.
+    pub more: Option<bool>,
+    /// The messages to its agent, at most 256.
+    pub messages: Option<Vec<Message>>,
+}
+
+/// One turn of an agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Turn {
+    /// Its number, from 0.
+    pub turn: u64,
+    /// The worker that took it.
+    pub epoch: u64,
+    /// What it says.
+    pub text: String,
+    /// Whether it waits for a message after it.
+    pub awaits: bool,
+    /// What it asks for, in order.
+    pub calls: Vec<Call>,
+}
+
+/// One call of a turn.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Call {
+    /// The tool.
+    pub tool: String,
+    /// JSON, as the agent wrote it.
+    pub arguments: String,
+    /// The operation that was proposed for it, if one was.
+    pub operation: Option<String>,
+    /// What the agent is told; null while the call is open.
+    #[schema(value_type = Option<Object>)]
+    pub answer: Option<Value>,
+}
+
+/// One message to an agent.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Message {
+    /// Its number, from 1.
+    pub message: u64,
+    /// After which turn the agent was given it; null while it waits.
+    pub turn: Option<u64>,
+    /// What it says.
+    pub text: String,
+}
+
+/// Sessions.
 #[derive(Debug, ToSchema)]
 pub struct Sessions {
-    /// The sessions.
+    /// The newest first, at most 1000.
     pub sessions: Vec<Session>,
 }
 
@@ -197,6 +265,10 @@ pub struct Operation {
     pub decided_by: Option<By>,
     /// What they said.
     pub comment: Option<String>,
+    /// The model's turn that it is a call of; absent = a person proposed it.
+    pub turn: Option<u64>,
+    /// Its place in that turn, from 0.
+    pub call: Option<u64>,
     /// Why it has no exit.
     #[schema(value_type = Option<Object>)]
     pub error: Option<Value>,
@@ -248,6 +320,17 @@ pub struct OperationResult {
     /// What it changed in the workspace.
     #[schema(value_type = Object)]
     pub changed: Value,
+    /// What became of each file, by digest: of an edit or an undo only.
+    #[schema(value_type = Option<Vec<Object>>)]
+    pub files: Option<Vec<Value>>,
+    /// Directories that were made for them, where some were.
+    pub made: Option<Vec<Bytes>>,
+    /// What the disk said of an edit whose executor was lost: `outcome` (`finished`, `rolled-back`, `undecided`) and
+    /// `executor_epoch`; only where it had to be asked.
+    #[schema(value_type = Option<Object>)]
+    pub settled: Option<Value>,
+    /// What was said with the grant.
+    pub comment: Option<String>,
     /// What was moved to quarantine.
     pub quarantined: Vec<Bytes>,
     /// Hosts that it reached or was refused.

@@ -38,7 +38,7 @@ use super::{
     socket::{SOCKET_NAME, listen},
     verbs::{approvals::Denial, events::WhichEvents, operations::Propose},
 };
-use crate::app::{Refusal, Who};
+use crate::app::{Refusal, Who, Work};
 
 /// A directory of one test, removed at its end.
 struct Scratch(PathBuf);
@@ -181,10 +181,14 @@ fn verbs(held: Arc<AtomicUsize>, times: Times) -> Router {
         )
         .route(
             "/v1/operations",
-            post(async |Checked(asked): Checked<Propose>| -> Result<Json<Value>, Refusal> {
-                let proposal = asked.into_proposal()?;
-                let stdin = proposal.stdin.map(|bytes| bytes.len());
-                Ok(Json(json!({"command": proposal.command.display(), "stdin": stdin})))
+            post(async |Extension(who), Checked(asked): Checked<Propose>| -> Result<Json<Value>, Refusal> {
+                Ok(Json(match asked.into_proposal(who)?.work {
+                    Work::Command { command, stdin, .. } => {
+                        json!({"command": command.display(), "stdin": stdin.map(|bytes| bytes.len())})
+                    }
+                    Work::Edit { changes } => json!({"edits": format!("{changes:?}")}),
+                    Work::Undo { operation } => json!({"undo": operation}),
+                }))
             }),
         )
         .route("/v1/deny", post(async |CheckedOrEmpty(_): CheckedOrEmpty<Denial>| Json(json!({}))))

@@ -8,17 +8,18 @@ use std::{
 use salaam_core::{
     bridge::SandboxStatus,
     digest::Digest,
-    event::{Draft, DraftError, Kind},
-    id::SessionId,
+    event::{Draft, Kind},
     manifest::Manifest,
     policy::{Isolation, Mode, Profile},
 };
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::sync::{Semaphore, watch};
 
+use super::Gate;
 use crate::{
     clock::Clock,
     executor::Executor,
+    readers::Readers,
     store::{Store, Transaction},
     workspace::Registry,
 };
@@ -62,6 +63,9 @@ impl Controls {
     }
 }
 
+/// Edits whose files are in memory at once: each has at the most twice 32 MiB and what is shown of it.
+pub const MOST_SKETCHES: usize = 2;
+
 /// Shared by all owner tasks; made once at start.
 #[derive(Debug)]
 pub struct Context {
@@ -71,6 +75,8 @@ pub struct Context {
     pub store: Store,
     /// The bridge.
     pub executor: Executor,
+    /// What reads workspaces.
+    pub readers: Readers,
     /// Workspace descriptors.
     pub workspaces: Registry,
     /// The pinned configuration.
@@ -83,6 +89,10 @@ pub struct Context {
     pub controls: Controls,
     /// One permit for each command that may run at once.
     pub slots: Arc<Semaphore>,
+    /// Edits under way.
+    pub gate: Arc<Gate>,
+    /// One permit for each edit whose files may be in memory at once.
+    pub sketches: Arc<Semaphore>,
     /// What the tools side can do.
     pub tools: watch::Receiver<Tools>,
     /// True when the service stops.
@@ -103,6 +113,11 @@ impl Context {
             Profile::FullAccess => false,
         };
         Isolation::of(self.mode(), usable && wanted)
+    }
+
+    /// What the operator protects beside the executor's own list, relative to a root.
+    pub(super) fn protected_paths(&self) -> Vec<Vec<u8>> {
+        self.manifest.protected_paths.iter().map(|path| path.clone().into_bytes()).collect()
     }
 
     /// Journals that a required control failed, and stops new grants.
@@ -129,9 +144,4 @@ impl Context {
         }
         true
     }
-}
-
-/// An event of an operation.
-pub(super) fn event(kind: Kind, session: SessionId, data: Value) -> Result<Draft, DraftError> {
-    Draft::new(kind, Some(session), data)
 }

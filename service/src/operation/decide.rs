@@ -4,22 +4,26 @@ use std::{sync::Arc, time::Duration};
 
 use salaam_core::{
     approval::{Decision, Verdict, judge},
-    bound::{Arguments, Bound},
+    bound::Bound,
     digest::Digest,
-    event::{Draft, Kind},
-    operation::State,
+    event::Draft,
+    operation::{CancelCause, State},
 };
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
 use super::{
-    context::event,
-    owner::{Case, Ending, Heard, Owner},
-    propose::{Ready, control_failed, dispatched_event, draft, flags, granted_event, no_sandbox, workspace_row},
+    dispatch::{Ready, Rooms},
+    ears::{Ending, Halt, Heard},
+    look::{Look, Place},
+    owner::{Case, Owner, Worker},
+    record,
+    refuse::{Unseen, already, control_failed, refusal},
+    session,
 };
 use crate::{
     operation::{Refusal, Who, view},
-    store::{Change, CommitError, Transaction},
+    store::{Change, CommitError, OperationRow, Transaction},
 };
 
 /// Where an operator waits to hear what their decision came to.
@@ -31,6 +35,8 @@ pub(super) enum Decided {
     /// Whoever granted is answered once the second look is over, so that a stale grant is refused to them.
     Granted(Case, Answer),
     Over(Value),
+    /// The service stops, and the next start asks again.
+    Left,
 }
 
 /// What became of the grant.
@@ -38,6 +44,13 @@ pub(super) enum Decided {
 pub(super) enum Dispatch {
     Sent(Ready),
     Over(Value),
+}
+
+/// Why a step was not taken.
+enum Step {
+    /// The change that went with it does not apply.
+    Other,
+    Refused(Refusal),
 }
 
 impl Owner {
@@ -50,12 +63,17 @@ impl Owner {
                 biased;
                 heard = self.ears.hear() => heard,
                 () = tokio::time::sleep(Duration::from_micros(left)), if left > 0 => continue,
-                () = std::future::ready(()), if left == 0 => return self.expire(case).await.map(Decided::Over),
+                () = std::future::ready(()), if left == 0 => return self.expire(case.row).await.map(Decided::Over),
             };
             match heard {
-                Heard::End(ending) => return self.call_off(case, State::Pending, ending).await.map(Decided::Over),
+                Heard::End(Halt::Ended(Ending { cause: CancelCause::ServiceStopping, .. }))
+                    if case.row.again.is_some() =>
+                {
+                    return Ok(Decided::Left);
+                }
+                Heard::End(halt) => return self.halt(case.row, halt).await.map(Decided::Over),
                 Heard::Decide { decision, binding, comment, who, request, answer } => {
-                    match self.answer(&mut case, decision, binding.as_deref(), comment, &who, request).await {
+                    match self.answer(&mut case.row, decision, binding.as_deref(), comment, &who, request).await {
                         Ok(()) => {
                             return Ok(match decision {
                                 Decision::Grant => Decided::Granted(case, answer),
@@ -74,7 +92,7 @@ impl Owner {
 
     async fn answer(
         &mut self,
-        case: &mut Case,
+        row: &mut OperationRow,
         decision: Decision,
         binding: Option<&str>,
         comment: Option<String>,
@@ -82,7 +100,6 @@ impl Owner {
         request: Option<(String, Digest)>,
     ) -> Result<(), Refusal> {
         let context = Arc::clone(&self.context);
-        let row = &case.row;
         let verdict =
             judge(decision, row.state, row.binding, binding, row.expires, context.clock.now(), context.controls.hold());
         if let Some(refusal) = refusal(&verdict) {
@@ -90,16 +107,17 @@ impl Owner {
         }
         let by = who.to_value();
         let (to, event) = match decision {
-            Decision::Grant => (State::Granted, granted_event(case, &by)?),
-            Decision::Deny => {
-                let data = json!({ "operation": row.id, "binding": row.binding, "approval": row.approval, "by": by, "comment": comment });
-                (State::Denied, draft(event(Kind::ApprovalDenied, row.session, data))?)
-            }
+            Decision::Grant => (State::Granted, record::granted(row, &by)?),
+            Decision::Deny => (State::Denied, record::denied(row, &by, comment.as_deref())?),
         };
         let subject = row.approval.to_string();
         let remember =
             request.map(|(request_id, fingerprint)| Change::RememberRequest { request_id, fingerprint, subject });
-        self.step_and(remember, case, to, Some(by), comment, None, vec![event]).await?;
+        match self.step_and(remember, row, to, Some(by), comment, None, vec![event]).await {
+            Ok(()) => {}
+            Err(Step::Other) => return Err(super::request_id_reused()),
+            Err(Step::Refused(refusal)) => return Err(refusal),
+        }
         if decision == Decision::Grant {
             self.timing.granted = Some(self.elapsed());
         }
@@ -123,83 +141,104 @@ impl Owner {
     }
 
     async fn look_again(&mut self, mut case: Case, granter: &mut Option<Answer>) -> Result<Dispatch, Refusal> {
-        let slots = Arc::clone(&self.context.slots);
-        if slots.available_permits() == 0
-            && let Some(granter) = granter.take()
+        let (kind, workspace) = (case.row.kind, case.row.workspace);
+        let room = match self.try_room(kind, workspace) {
+            Some(room) => room,
+            None => {
+                waits(granter);
+                let rooms = Rooms::of(&self.context);
+                match self.unless_ended(rooms.one(kind, workspace)).await {
+                    Ok(room) => room.ok_or_else(control_failed)?,
+                    Err(halt) => return self.halt(case.row, halt).await.map(Dispatch::Over),
+                }
+            }
+        };
+        let gate = Arc::clone(&self.context.gate);
+        let look = loop {
+            if self.context.clock.now() >= case.row.expires {
+                return self.expire(case.row).await.map(Dispatch::Over);
+            }
+            let look = match self.second_look(&case).await {
+                Ok(look) => look,
+                Err(changed) => {
+                    self.release().await;
+                    return self.stale(case.row, changed).await.map(Dispatch::Over);
+                }
+            };
+            let epoch = look.link.epoch();
+            if !gate.holds_back(workspace, epoch) {
+                break look;
+            }
+            // An edit of an executor before this one is not settled: what was seen may not last.
+            drop(look);
+            self.release().await;
+            waits(granter);
+            if let Err(halt) = self.unless_ended(gate.clear(workspace, epoch)).await {
+                return self.halt(case.row, halt).await.map(Dispatch::Over);
+            }
+        };
+        let (link, way) = self.ready(&case, room, look).await?;
+        self.timing.dispatched = Some(self.elapsed());
+        let event = record::dispatched(&case.row, link.epoch())?;
+        let also = self.worker.map(|Worker { session, epoch }| Change::ExpectEpoch { session, epoch });
+        let stepped = self.step_and(also, &mut case.row, State::Dispatched, None, None, None, vec![event]).await;
+        if stepped.is_err() {
+            self.release().await;
+            self.drop_images().await;
+        }
+        match stepped {
+            Ok(()) => Ok(Dispatch::Sent(Ready { case, link, way })),
+            Err(Step::Other) => {
+                self.stale(case.row, vec![json!({ "field": "worker_epoch" })]).await.map(Dispatch::Over)
+            }
+            Err(Step::Refused(refusal)) => Err(refusal),
+        }
+    }
+
+    /// Looks at everything that is bound as it is now; an error is what differs.
+    async fn second_look(&self, case: &Case) -> Result<Look, Vec<Value>> {
+        let row = session::workspace_row(&self.context, case.row.workspace).await;
+        let row = row.map_err(|refusal| unseen(refusal.into()))?;
+        let session = self.context.store.session(case.row.session).await;
+        let Some(session) = session.map_err(|e| unseen(Refusal::journal(e).into()))? else {
+            return Err(vec![json!({ "field": "session" })]);
+        };
+        let current = session::current_epoch(&session);
+        if let Some(Worker { epoch, .. }) = self.worker
+            && current != Some(epoch)
         {
-            // The wait may be long; what comes of it is in the operation.
-            drop(granter.send(Ok(())));
+            return Err(vec![json!({ "field": "worker_epoch", "was": epoch, "is": current })]);
         }
-        let acquire = slots.acquire_owned();
-        tokio::pin!(acquire);
-        let slot = loop {
-            tokio::select! {
-                slot = &mut acquire => break slot.map_err(|_| control_failed())?,
-                heard = self.ears.hear() => match heard {
-                    Heard::End(ending) => return self.call_off(case, State::Granted, ending).await.map(Dispatch::Over),
-                    Heard::Decide { answer, .. } => drop(answer.send(Err(already(State::Granted)))),
-                },
-            }
-        };
-        if self.context.clock.now() >= case.row.expires {
-            return self.expire(case).await.map(Dispatch::Over);
-        }
-        let Arguments::Command { command, timeout_seconds, .. } = &case.bound.arguments;
-        let profile = case.bound.policy.profile;
-        let seen = match workspace_row(&self.context, case.row.workspace).await {
-            Ok(row) => self.resolve(&row, command, profile, *timeout_seconds, true).await,
-            Err(refusal) => Err(refusal),
-        };
-        let resolved = match seen {
-            Ok(resolved) => resolved,
-            Err(refusal) => {
-                return self
-                    .stale(case, vec![json!({ "field": "host", "id": refusal.id, "evidence": refusal.message })])
-                    .await
-                    .map(Dispatch::Over);
-            }
-        };
+        let place = Place { row: &row, session: &session, profile: case.bound.policy.profile };
+        let look = self.look(&place, &case.work, true, Some(&case.bound)).await.map_err(unseen)?;
         let now = Bound {
-            workspace: resolved.identity.clone(),
-            files: resolved.prepared.files.clone(),
-            policy: resolved.policy.clone(),
+            workspace: look.identity.clone(),
+            arguments: look.arguments.clone(),
+            files: look.files.clone(),
+            policy: look.policy.clone(),
             ..case.bound.clone()
         };
         let mut changed = differences(&case.bound, &now);
-        let flags = flags(command, &resolved);
-        if flags != case.row.flags {
-            changed.push(json!({ "field": "flags", "was": case.row.flags, "is": flags }));
+        if look.flags != case.row.flags {
+            changed.push(json!({ "field": "flags", "was": case.row.flags, "is": look.flags }));
         }
-        if let Some(refusal) = no_sandbox(&self.context, profile) {
+        if let Some(refusal) = &look.forbidden {
             changed.push(json!({ "field": "sandbox", "id": refusal.id, "evidence": refusal.message }));
         }
-        if !changed.is_empty() {
-            self.release().await;
-            return self.stale(case, changed).await.map(Dispatch::Over);
+        if changed.is_empty() && !self.context.controls.hold() {
+            changed.push(json!({ "field": "controls" }));
         }
-        if !self.context.controls.hold() {
-            self.release().await;
-            return self.stale(case, vec![json!({ "field": "controls" })]).await.map(Dispatch::Over);
-        }
-        self.timing.dispatched = Some(self.elapsed());
-        let event = dispatched_event(&case, resolved.link.epoch())?;
-        self.step(&mut case, State::Dispatched, None, None, None, vec![event]).await?;
-        Ok(Dispatch::Sent(Ready { case, link: resolved.link, slot }))
+        if changed.is_empty() { Ok(look) } else { Err(changed) }
     }
 
-    async fn expire(&self, mut case: Case) -> Result<Value, Refusal> {
-        let row = &case.row;
-        let data =
-            json!({ "operation": row.id, "binding": row.binding, "approval": row.approval, "expires": row.expires });
-        let event = draft(event(Kind::ApprovalExpired, row.session, data))?;
-        self.step(&mut case, State::Expired, None, None, None, vec![event]).await?;
-        Ok(view::operation(&case.row))
+    async fn expire(&self, mut row: OperationRow) -> Result<Value, Refusal> {
+        let event = record::expired(&row)?;
+        self.step(&mut row, State::Expired, None, None, None, vec![event]).await?;
+        Ok(view::operation(&row))
     }
 
-    async fn stale(&self, mut case: Case, changed: Vec<Value>) -> Result<Value, Refusal> {
-        let row = &case.row;
-        let data = json!({ "operation": row.id, "binding": row.binding, "approval": row.approval, "changed": changed });
-        let event = draft(event(Kind::ApprovalStale, row.session, data))?;
+    pub(super) async fn stale(&self, mut row: OperationRow, changed: Vec<Value>) -> Result<Value, Refusal> {
+        let event = record::stale(&row, &changed)?;
         let names: Vec<_> =
             changed.iter().filter_map(|c| c.get("path").or_else(|| c.get("field"))).map(ToString::to_string).collect();
         let error = json!({
@@ -208,50 +247,59 @@ impl Owner {
             "fix": "propose it again and look at the new approval",
             "changed": changed,
         });
-        self.step(&mut case, State::Stale, None, None, Some(json!({ "error": error })), vec![event]).await?;
-        Ok(view::operation(&case.row))
+        self.step(&mut row, State::Stale, None, None, Some(json!({ "error": error })), vec![event]).await?;
+        Ok(view::operation(&row))
     }
 
-    async fn call_off(&mut self, mut case: Case, from: State, ending: Ending) -> Result<Value, Refusal> {
-        debug_assert_eq!(from, case.row.state);
-        let event = cancel_event(&case, &ending)?;
-        let result = json!({ "error": { "id": "cancelled", "message": format!("cancelled before it was dispatched: {}", ending.cause), "fix": "propose it again" } });
-        self.step(&mut case, State::Cancelled, None, None, Some(result), vec![event]).await?;
-        Ok(view::operation(&case.row))
+    /// Ends what was not sent.
+    async fn halt(&self, mut row: OperationRow, halt: Halt) -> Result<Value, Refusal> {
+        match halt {
+            Halt::Void => self.stale(row, vec![json!({ "field": "worker_epoch" })]).await,
+            Halt::Ended(ending) => {
+                let event = record::cancelled(&row, &ending)?;
+                let result = json!({ "error": { "id": "cancelled", "message": format!("cancelled before it was dispatched: {}", ending.cause), "fix": "propose it again" } });
+                self.step(&mut row, State::Cancelled, None, None, Some(result), vec![event]).await?;
+                Ok(view::operation(&row))
+            }
+        }
     }
 
     /// Takes one step of the table, durably.
     pub(super) async fn step(
         &self,
-        case: &mut Case,
+        row: &mut OperationRow,
         to: State,
         decided_by: Option<Value>,
         comment: Option<String>,
         result: Option<Value>,
         events: Vec<Draft>,
     ) -> Result<(), Refusal> {
-        self.step_and(None, case, to, decided_by, comment, result, events).await
+        match self.step_and(None, row, to, decided_by, comment, result, events).await {
+            Ok(()) => Ok(()),
+            Err(Step::Other) => Err(already(State::Unknown)),
+            Err(Step::Refused(refusal)) => Err(refusal),
+        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a step with one more change in its transaction")]
     async fn step_and(
         &self,
         also: Option<Change>,
-        case: &mut Case,
+        row: &mut OperationRow,
         to: State,
         decided_by: Option<Value>,
         comment: Option<String>,
         result: Option<Value>,
         events: Vec<Draft>,
-    ) -> Result<(), Refusal> {
-        let from = case.row.state;
+    ) -> Result<(), Step> {
+        let from = row.state;
         from.step(to).map_err(|e| {
-            Refusal::new(
+            Step::Refused(Refusal::new(
                 "illegal-step",
                 500,
                 e.to_string(),
                 "report this: the state machine was asked for a step it does not have",
-            )
+            ))
         })?;
         let change = Change::StepOperation {
             id: self.id,
@@ -261,27 +309,40 @@ impl Owner {
             comment: comment.clone(),
             result: result.clone(),
         };
-        let remembers = also.is_some();
+        let accompanied = also.is_some();
         let changes = also.into_iter().chain([change]).collect();
         match self.context.store.commit(Transaction { changes, events }).await {
             Ok(_) => {}
-            Err(CommitError::Conflict { actual: None }) if remembers => return Err(super::request_id_reused()),
-            Err(CommitError::Conflict { actual }) => return Err(already(actual.unwrap_or(State::Unknown))),
-            Err(error @ CommitError::NotDurable(_)) => return Err(Refusal::journal(error)),
+            Err(CommitError::Conflict { actual: None }) if accompanied => return Err(Step::Other),
+            Err(CommitError::Conflict { actual }) => {
+                return Err(Step::Refused(already(actual.unwrap_or(State::Unknown))));
+            }
+            Err(error @ CommitError::NotDurable(_)) => return Err(Step::Refused(Refusal::journal(error))),
         }
-        case.row.state = to;
-        case.row.decided_by = decided_by.or(case.row.decided_by.take());
-        case.row.comment = comment.or(case.row.comment.take());
-        case.row.result = result.or(case.row.result.take());
+        row.state = to;
+        row.decided_by = decided_by.or(row.decided_by.take());
+        row.comment = comment.or(row.comment.take());
+        row.result = result.or(row.result.take());
         Ok(())
     }
 }
 
-/// The record that somebody ended it.
-pub(super) fn cancel_event(case: &Case, ending: &Ending) -> Result<Draft, Refusal> {
-    let by = ending.who.as_ref().map(Who::to_value);
-    let data = json!({ "operation": case.row.id, "binding": case.row.binding, "cause": ending.cause, "by": by });
-    draft(event(Kind::CancelRequested, case.row.session, data))
+/// What could not be looked at, as something that changed.
+pub(super) fn unseen(unseen: Unseen) -> Vec<Value> {
+    let Refusal { id, message, .. } = unseen.refusal;
+    vec![match unseen.path {
+        None => json!({ "field": "host", "id": id, "evidence": message }),
+        Some(path) => {
+            json!({ "field": "files", "path": salaam_core::canon::bytes(&path), "id": id, "evidence": message })
+        }
+    }]
+}
+
+/// Whoever granted does not wait for room: what comes of it is in the operation.
+fn waits(granter: &mut Option<Answer>) {
+    if let Some(granter) = granter.take() {
+        drop(granter.send(Ok(())));
+    }
 }
 
 /// Answers a decision that comes too late.
@@ -301,36 +362,6 @@ fn lapsed(operation: &Value) -> Option<Refusal> {
         // Cancelled: the grant did count, and so did the other order.
         None
     }
-}
-
-/// What an operator is told whose answer did not count.
-pub(crate) fn refusal(verdict: &Verdict) -> Option<Refusal> {
-    match verdict {
-        Verdict::Accepted => None,
-        Verdict::BindingMismatch => Some(Refusal::new(
-            "binding-mismatch",
-            409,
-            "the binding named is not the one of this approval",
-            "look at it again with `salaam approval show` and name the binding shown there, all 64 digits in the API",
-        )),
-        Verdict::Expired => Some(Refusal::new(
-            "expired",
-            409,
-            "the approval lapsed before it was answered",
-            "propose the operation again",
-        )),
-        Verdict::AlreadyDecided(state) => Some(already(*state)),
-        Verdict::ControlFailed => Some(control_failed()),
-    }
-}
-
-fn already(state: State) -> Refusal {
-    Refusal::new(
-        "already-decided",
-        409,
-        format!("the operation is {state}; an approval is used once"),
-        "propose the operation again if it is still wanted",
-    )
 }
 
 /// Names what differs, files one by one.

@@ -4,24 +4,41 @@
 //! grant is consumed by the transaction that records the intent; what is granted is checked again at
 //! dispatch. A handler only waits and may vanish at any await.
 
+mod apply;
 mod context;
 mod decide;
 mod desk;
+mod dispatch;
+mod ears;
+mod edits;
+mod flow;
+mod gate;
+mod intent;
+mod look;
 pub(crate) mod orphan;
 mod owner;
+mod plan;
+mod proposal;
 mod propose;
 mod receipt;
+mod record;
+mod refuse;
+mod resume;
 mod run;
+mod session;
+mod settle;
 mod types;
 pub(crate) mod view;
 
-pub use context::{Context, Controls, Tools};
-pub(crate) use decide::refusal;
+pub use context::{Context, Controls, MOST_SKETCHES, Tools};
 pub use desk::Desk;
-pub(crate) use desk::{request_id_reused, stopping};
-pub(crate) use propose::{bridge_refusal, workspace_refusal};
+pub use flow::Flow;
+pub use gate::Gate;
+pub use proposal::{Origin, Proposal, Work};
 pub(crate) use receipt::reply_text;
-pub use types::{Attached, Progress, Proposal, Refusal, Who};
+pub(crate) use refuse::{bridge_refusal, refusal, request_id_reused, stopping, workspace_refusal};
+pub(crate) use resume::may_go_on;
+pub use types::{Attached, Progress, Refusal, Who};
 
 /// What an owner task is told.
 #[derive(Debug)]
@@ -50,4 +67,6 @@ pub(crate) enum Order {
         /// Told when the operation is over.
         answer: Option<tokio::sync::oneshot::Sender<()>>,
     },
+    /// The worker that proposed it is gone: what was not sent is stale, what was sent goes on.
+    Void,
 }

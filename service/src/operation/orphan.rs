@@ -11,10 +11,11 @@ use salaam_core::{
 };
 use serde_json::json;
 
+use super::dispatch::is_edit;
 use crate::store::{Change, CommitError, OperationRow, Store, Transaction};
 
 /// How long the journal is given between two tries, at first and at the most: a full disk may be mended meanwhile.
-const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
+pub(super) const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(10)];
 
 /// Why an operation has no owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,19 +66,33 @@ pub(crate) fn settlement(row: &OperationRow, why: Why) -> Result<Option<(Change,
     )))
 }
 
-/// Ends an operation whose owner is gone, if it is recorded and open; tries until the journal takes it.
-pub(super) async fn settle(store: &Store, id: OperationId) {
+/// Ends an operation whose owner is gone, if it is recorded and open; tries until the journal takes it. Gives back an
+/// edit that was sent: the disk says what became of it.
+pub(super) async fn settle(store: &Store, id: OperationId) -> Option<OperationRow> {
     let [mut pause, longest] = PAUSES;
-    while let Err(error) = try_to_settle(store, id).await {
-        tracing::error!(operation = %id, error, "an operation without an owner cannot be settled yet");
+    loop {
+        match try_to_settle(store, id).await {
+            Ok(edit) => return edit,
+            Err(error) => {
+                tracing::error!(operation = %id, error, "an operation without an owner cannot be settled yet")
+            }
+        }
         tokio::time::sleep(pause).await;
         pause = (pause * 2).min(longest);
     }
 }
 
-async fn try_to_settle(store: &Store, id: OperationId) -> Result<(), String> {
-    let Some(row) = store.operation(id).await.map_err(|e| e.to_string())? else { return Ok(()) };
-    let Some((change, event)) = settlement(&row, Why::OwnerLost).map_err(|e| e.to_string())? else { return Ok(()) };
+async fn try_to_settle(store: &Store, id: OperationId) -> Result<Option<OperationRow>, String> {
+    let Some(row) = store.operation(id).await.map_err(|e| e.to_string())? else { return Ok(None) };
+    if row.state == State::Dispatched && is_edit(row.kind) {
+        return Ok(Some(row));
+    }
+    close(store, &row).await.map(|()| None)
+}
+
+/// Ends it as after a crash, if it is open.
+pub(super) async fn close(store: &Store, row: &OperationRow) -> Result<(), String> {
+    let Some((change, event)) = settlement(row, Why::OwnerLost).map_err(|e| e.to_string())? else { return Ok(()) };
     match store.commit(Transaction { changes: vec![change], events: vec![event] }).await {
         Ok(_) => Ok(()),
         // It moved while we looked: look again.
@@ -86,7 +101,7 @@ async fn try_to_settle(store: &Store, id: OperationId) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::os::unix::fs::DirBuilderExt as _;
 
     use salaam_core::{
@@ -104,14 +119,19 @@ mod tests {
 
     fn row(n: u8, state: State) -> OperationRow {
         let id = OperationId::new(1, [n; 10]);
-        let bound = json!({ "operation": id });
+        OperationRow { id, approval: ApprovalId::new(1, [n; 10]), state, ..row_that_binds(json!({ "operation": id })) }
+    }
+
+    /// A row with nothing in it but what it binds.
+    pub(crate) fn row_that_binds(bound: serde_json::Value) -> OperationRow {
+        let (n, id) = (1, OperationId::new(1, [1; 10]));
         OperationRow {
             id,
             approval: ApprovalId::new(1, [n; 10]),
             session: SessionId::new(1, [1; 10]),
             workspace: WorkspaceId::new(1, [1; 10]),
             kind: operation::Kind::Command,
-            state,
+            state: State::Proposed,
             binding: canon::digest(&bound).unwrap(),
             bound,
             display: "ls".into(),
@@ -121,6 +141,9 @@ mod tests {
             decided_by: None,
             comment: None,
             result: None,
+            call: None,
+            reconciled: None,
+            again: None,
         }
     }
 

@@ -4,97 +4,50 @@ use std::{sync::Arc, time::Instant};
 
 use salaam_core::{
     bound::Bound,
-    digest::Digest,
-    id::{ApprovalId, OperationId},
-    operation::CancelCause,
+    id::{ApprovalId, OperationId, SessionId},
     result::Timing,
 };
 use serde_json::Value;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
-use super::{Context, Order};
+use super::{
+    Context,
+    decide::{Decided, Dispatch},
+    ears::Ears,
+    flow::Written,
+    gate::Pass,
+    propose::Proposed,
+    refuse::{stopping, too_many_open},
+};
 use crate::{
-    operation::{Progress, Proposal, Refusal, Who},
+    operation::{Origin, Progress, Proposal, Refusal, Work},
     store::OperationRow,
 };
 
-/// What ends an open operation from outside.
+/// What an owner is given to see through.
 #[derive(Debug)]
-pub(super) struct Ending {
-    pub cause: CancelCause,
-    pub who: Option<Who>,
+pub(super) enum Task {
+    /// Something new.
+    Propose(Proposal),
+    /// A question that an earlier service asked and that is still open.
+    Ask(OperationRow, Work),
+    /// An edit that was sent and has no receipt.
+    Settle(OperationRow),
 }
 
-/// The owner's ears: orders, the proposer's tie, the service's stop.
-#[derive(Debug)]
-pub(super) struct Ears {
-    orders: mpsc::Receiver<Order>,
-    /// The desk let go of this operation: no order will come.
-    unattended: bool,
-    tied: Option<oneshot::Receiver<()>>,
-    stopping: watch::Receiver<bool>,
-    /// Told when the operation is over.
-    pub waiting: Vec<oneshot::Sender<()>>,
+/// The worker that proposed an operation.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Worker {
+    pub session: SessionId,
+    pub epoch: u64,
 }
 
-/// What the ears heard.
-#[derive(Debug)]
-pub(super) enum Heard {
-    Decide {
-        decision: salaam_core::approval::Decision,
-        binding: Option<String>,
-        comment: Option<String>,
-        who: Who,
-        request: Option<(String, Digest)>,
-        answer: oneshot::Sender<Result<(), Refusal>>,
-    },
-    End(Ending),
-}
-
-impl Ears {
-    /// Waits for the next thing that concerns the operation. Cancel-safe.
-    pub(super) async fn hear(&mut self) -> Heard {
-        let gone = async {
-            match self.tied.as_mut() {
-                // Resolves when the proposer's end is dropped; nothing is ever sent.
-                Some(tied) => drop(tied.await),
-                None => std::future::pending().await,
-            }
-        };
-        let stopped = async {
-            if self.stopping.wait_for(|stop| *stop).await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let end = |cause, who| Heard::End(Ending { cause, who });
-        tokio::select! {
-            biased;
-            order = self.orders.recv(), if !self.unattended => match order {
-                Some(Order::Decide { decision, binding, comment, who, request, answer }) => {
-                    Heard::Decide { decision, binding, comment, who, request, answer }
-                }
-                Some(Order::Cancel { cause, who, answer }) => {
-                    self.waiting.extend(answer);
-                    end(cause, who)
-                }
-                // The desk is closed: it happens only when the service stops.
-                None => {
-                    self.unattended = true;
-                    end(CancelCause::ServiceStopping, None)
-                }
-            },
-            () = stopped => end(CancelCause::ServiceStopping, None),
-            () = gone => {
-                self.tied = None;
-                end(CancelCause::ClientGone, None)
-            }
+impl Worker {
+    pub(super) const fn of(origin: &Origin) -> Option<Self> {
+        match origin {
+            Origin::Operator { .. } => None,
+            Origin::Worker { session, epoch, .. } => Some(Self { session: *session, epoch: *epoch }),
         }
-    }
-
-    /// From here on the service's stop was heard and is not heard again.
-    pub(super) fn deaf_to_stop(&mut self) {
-        let (_, never) = watch::channel(false);
-        self.stopping = never;
     }
 }
 
@@ -104,28 +57,76 @@ pub(super) struct Owner {
     pub context: Arc<Context>,
     pub id: OperationId,
     pub approval: ApprovalId,
-    pub who: Who,
+    pub worker: Option<Worker>,
     pub ears: Ears,
     pub progress: mpsc::Sender<Progress>,
     pub end: watch::Sender<Option<Value>>,
+    /// How much of each stream can be read.
+    pub written: watch::Sender<Written>,
+    /// What open questions may take in memory, and what this one has of it.
+    pub budget: Arc<Semaphore>,
+    pub weight: Vec<OwnedSemaphorePermit>,
+    /// The edit under way, where its end could not be recorded: nothing goes before it.
+    pub pass: Option<Pass>,
     /// Whether the proposer takes the output as it comes.
     pub follow: bool,
     pub started: Instant,
     pub timing: Timing,
 }
 
+/// An operation that is recorded.
+#[derive(Debug)]
+pub(super) struct Case {
+    pub row: OperationRow,
+    pub bound: Bound,
+    pub work: Work,
+}
+
+/// Why an operation is left without a last word of its own.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It could not be recorded.
+    Refused(Refusal),
+    /// It stands as it is recorded: the next start goes on with it.
+    Left,
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}
+
+/// What became of the record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It has its end.
+    Recorded,
+    /// Its end could not be recorded, or there is nothing of it.
+    Unrecorded,
+    /// It is open, for the next start.
+    Left,
+}
+
 /// What is left of an owner whose operation is over.
 #[derive(Debug)]
 pub(super) struct Farewell {
     last: Progress,
+    fate: Fate,
     progress: mpsc::Sender<Progress>,
     waiting: Vec<oneshot::Sender<()>>,
+    pass: Option<Pass>,
 }
 
 impl Farewell {
-    /// Whether the operation ended without a record of its end.
-    pub(super) const fn unrecorded(&self) -> bool {
-        matches!(self.last, Progress::Refused(_))
+    /// The edit whose end is not recorded.
+    pub(super) const fn take_pass(&mut self) -> Option<Pass> {
+        self.pass.take()
+    }
+
+    /// What became of the record.
+    pub(super) const fn fate(&self) -> Fate {
+        self.fate
     }
 
     /// Tells who waited for the end, then the proposer. Only a proposer that does not read makes this last, and
@@ -143,60 +144,27 @@ impl Farewell {
     }
 }
 
-/// An operation that is recorded.
-#[derive(Debug)]
-pub(super) struct Case {
-    pub row: OperationRow,
-    pub bound: Bound,
-    /// What an approval flags; bound as a set, so that a new flag makes it stale.
-    pub stdin: Vec<u8>,
-}
-
 impl Owner {
-    #[expect(clippy::too_many_arguments, reason = "called once, by the desk; each is a different thing")]
-    pub(super) fn new(
-        context: Arc<Context>,
-        id: OperationId,
-        approval: ApprovalId,
-        who: Who,
-        orders: mpsc::Receiver<Order>,
-        progress: mpsc::Sender<Progress>,
-        tied: Option<oneshot::Receiver<()>>,
-        end: watch::Sender<Option<Value>>,
-    ) -> Self {
-        let stopping = context.stopping.clone();
-        let ears = Ears { orders, unattended: false, tied, stopping, waiting: Vec::new() };
-        Self {
-            context,
-            id,
-            approval,
-            who,
-            ears,
-            progress,
-            end,
-            follow: false,
-            started: Instant::now(),
-            timing: Timing::default(),
-        }
-    }
-
-    /// From proposal to receipt. The last word is left to say: whoever is to hear it may be slow.
-    pub(super) async fn live(mut self, proposal: Proposal) -> Farewell {
-        self.follow = proposal.follow;
-        let last = match self.take_through(proposal).await {
+    /// Sees `task` through. The last word is left to say: whoever is to hear it may be slow.
+    pub(super) async fn live(mut self, task: Task) -> Farewell {
+        let (last, fate) = match self.take_through(task).await {
             Ok(value) => {
                 self.end.send_replace(Some(value.clone()));
-                Progress::Result(value)
+                (Progress::Result(value), Fate::Recorded)
             }
-            Err(refusal) => {
+            Err(stop) => {
+                let (refusal, fate) = match stop {
+                    Stop::Refused(refusal) => (refusal, Fate::Unrecorded),
+                    Stop::Left => (stopping(), Fate::Left),
+                };
                 self.release().await;
-                tracing::warn!(operation = %self.id, id = refusal.id, "{refusal}");
+                tracing::warn!(operation = %self.id, id = refusal.id, ?fate, "{refusal}");
                 let value = serde_json::json!({ "operation": self.id, "error": { "id": refusal.id, "message": refusal.message, "fix": refusal.fix } });
                 self.end.send_replace(Some(value));
-                Progress::Refused(refusal)
+                (Progress::Refused(refusal), fate)
             }
         };
-        Farewell { last, progress: self.progress, waiting: self.ears.waiting }
+        Farewell { last, fate, progress: self.progress, waiting: self.ears.waiting, pass: self.pass }
     }
 
     /// Gives back what the executor holds for this operation, which will not run.
@@ -208,22 +176,46 @@ impl Owner {
         }
     }
 
-    async fn take_through(&mut self, proposal: Proposal) -> Result<Value, Refusal> {
-        let grant = proposal.grant;
-        let proposed = self.propose(proposal).await?;
+    async fn take_through(&mut self, task: Task) -> Result<Value, Stop> {
+        let proposed = match task {
+            Task::Propose(proposal) => {
+                self.follow = proposal.follow;
+                // Its own copy, and the one in what it binds.
+                self.weigh(proposal.work.carried().saturating_mul(2))?;
+                self.propose(proposal).await?
+            }
+            Task::Ask(row, work) => {
+                self.weigh(work.carried().saturating_mul(2))?;
+                self.ask_again(row, work).await?
+            }
+            Task::Settle(row) => return self.settle_row(row).await,
+        };
         let (case, granter) = match proposed {
-            super::propose::Proposed::Over(value) => return Ok(value),
-            super::propose::Proposed::Dispatched(case) => return self.run(case).await,
-            super::propose::Proposed::Granted(case) => (case, None),
-            super::propose::Proposed::Pending(case) => match self.decide(case).await? {
-                super::decide::Decided::Granted(case, granter) => (case, Some(granter)),
-                super::decide::Decided::Over(value) => return Ok(value),
+            Proposed::Over(value) => return Ok(value),
+            Proposed::Dispatched(ready) => return self.send(ready).await,
+            Proposed::Granted(case) => (case, None),
+            Proposed::Pending(case) => match self.decide(case).await? {
+                Decided::Granted(case, granter) => (case, Some(granter)),
+                Decided::Over(value) => return Ok(value),
+                Decided::Left => return Err(Stop::Left),
             },
         };
-        tracing::debug!(operation = %self.id, grant, "granted; waiting for a slot");
+        tracing::debug!(operation = %self.id, "granted; waiting for room");
         match self.dispatch(case, granter).await? {
-            super::decide::Dispatch::Sent(case) => self.run(case).await,
-            super::decide::Dispatch::Over(value) => Ok(value),
+            Dispatch::Sent(ready) => self.send(ready).await,
+            Dispatch::Over(value) => Ok(value),
+        }
+    }
+
+    /// Takes what so many bytes cost out of what open questions may take; given back when the operation is over.
+    pub(super) fn weigh(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let units = u32::try_from(bytes.div_ceil(WEIGHT_UNIT)).unwrap_or(u32::MAX);
+        match Arc::clone(&self.budget).try_acquire_many_owned(units) {
+            Ok(permit) => {
+                self.weight.push(permit);
+                Ok(())
+            }
+            Err(_) => Err(too_many_open("what is open takes all the memory that open operations may take")),
         }
     }
 
@@ -232,3 +224,6 @@ impl Owner {
         u64::try_from(self.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 }
+
+/// What is counted together, in bytes.
+pub(super) const WEIGHT_UNIT: usize = 1024;

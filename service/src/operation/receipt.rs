@@ -4,25 +4,26 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use salaam_core::{
-    bridge::{Exit, Stream},
+    bridge::{Edited, Exit, Stream},
+    canon,
     event::Kind,
     id::OperationId,
     operation::State,
-    policy::Isolation,
-    result::{Failure, OperationResult, Output},
+    policy::{Isolation, Policy},
+    result::{Changed, Failure, OperationResult, Output},
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{
-    context::event,
-    owner::{Case, Owner},
-    propose::draft,
+    flow::Written,
+    owner::Owner,
+    record::{draft, event},
     run::{Ended, Seen, state_of},
 };
 use crate::{
     operation::{Refusal, view},
-    store::{Change, CommitError, Store, Transaction},
+    store::{Change, CommitError, OperationRow, Store, Transaction},
 };
 
 /// Output text in a reply, for each stream.
@@ -33,6 +34,17 @@ const MOST_SPOOLING: usize = 16;
 const RECEIPT_TRIES: u32 = 20;
 /// Between two tries.
 const RECEIPT_PAUSE: Duration = Duration::from_millis(500);
+
+/// Everything that a receipt is made of.
+#[derive(Debug)]
+pub(super) struct Final {
+    pub row: OperationRow,
+    /// What was bound.
+    pub policy: Policy,
+    pub ended: Ended,
+    pub seen: Seen,
+    pub outputs: Outputs,
+}
 
 /// What both streams came to.
 #[derive(Debug)]
@@ -49,6 +61,14 @@ pub(super) struct Stored {
     pub error: Option<String>,
 }
 
+impl Outputs {
+    /// Of what writes none.
+    pub(super) fn none() -> Self {
+        let none = || Stored { output: Output::empty(), head: Vec::new(), error: None };
+        Self { stdout: none(), stderr: none() }
+    }
+}
+
 /// Writes output on a thread of its own, off the async ones.
 #[derive(Debug)]
 pub(super) struct Spooler {
@@ -57,7 +77,8 @@ pub(super) struct Spooler {
 }
 
 impl Spooler {
-    pub(super) fn start(store: &Store, operation: OperationId, cap: u64) -> Self {
+    /// `written` is told how much can be read, after each chunk.
+    pub(super) fn start(store: &Store, operation: OperationId, cap: u64, written: watch::Sender<Written>) -> Self {
         let (chunks, mut incoming) = mpsc::channel::<(Stream, Vec<u8>)>(MOST_SPOOLING);
         let mut stdout = Keeper::new(store, operation, Stream::Stdout, cap);
         let mut stderr = Keeper::new(store, operation, Stream::Stderr, cap);
@@ -67,6 +88,7 @@ impl Spooler {
                     Stream::Stdout => stdout.write(&bytes),
                     Stream::Stderr => stderr.write(&bytes),
                 }
+                written.send_replace(Written { stdout: stdout.spool.readable(), stderr: stderr.spool.readable() });
             }
             Outputs { stdout: stdout.finish(), stderr: stderr.finish() }
         });
@@ -127,29 +149,24 @@ impl Keeper {
 
 impl Owner {
     /// Commits the receipt and gives the reply. Nobody is told before it is durable.
-    pub(super) async fn receipt(
-        &mut self,
-        mut case: Case,
-        ended: Ended,
-        seen: Seen,
-        outputs: Outputs,
-    ) -> Result<Value, Refusal> {
-        let state = state_of(&ended);
+    pub(super) async fn receipt(&mut self, last: Final) -> Result<Value, Refusal> {
+        let state = state_of(&last.ended);
         self.timing.receipt = Some(self.elapsed());
-        let unknown = match &ended {
+        let unknown = match &last.ended {
             Ended::Unknown(reason) => Some(reason.clone()),
             Ended::Exited(exit) if !exit.proven_gone => Some("the command's processes are not proven gone".to_owned()),
-            Ended::Exited(_) | Ended::Failed(_) => None,
+            Ended::Exited(_) | Ended::Edited(_) | Ended::Failed(_) => None,
         };
-        let result = self.result(&case, state, ended, seen, &outputs);
+        let heads = [last.outputs.stdout.head.clone(), last.outputs.stderr.head.clone()];
+        let (mut row, result) = self.result(last, state);
         let event = match &unknown {
-            None => draft(event(Kind::OperationResult, case.row.session, result.to_value()))?,
+            None => draft(event(Kind::OperationResult, row.session, result.clone()))?,
             Some(reason) => {
-                let data = json!({ "operation": self.id, "binding": case.row.binding, "reason": reason });
-                draft(event(Kind::OperationUnknown, case.row.session, data))?
+                let data = json!({ "operation": self.id, "binding": row.binding, "reason": reason });
+                draft(event(Kind::OperationUnknown, row.session, data))?
             }
         };
-        case.row.result = Some(result.to_value());
+        row.result = Some(result);
         let mut tries = 1;
         loop {
             let change = Change::StepOperation {
@@ -158,7 +175,7 @@ impl Owner {
                 to: state,
                 decided_by: None,
                 comment: None,
-                result: case.row.result.clone(),
+                result: row.result.clone(),
             };
             match self.context.store.commit(Transaction { changes: vec![change], events: vec![event.clone()] }).await {
                 Ok(_) => break,
@@ -183,22 +200,25 @@ impl Owner {
                 }
             }
         }
-        case.row.state = state;
-        Ok(view::result(&case.row, &outputs.stdout.head, &outputs.stderr.head))
+        row.state = state;
+        let [stdout, stderr] = heads;
+        Ok(view::result(&row, &stdout, &stderr))
     }
 
-    fn result(&self, case: &Case, state: State, ended: Ended, seen: Seen, outputs: &Outputs) -> OperationResult {
-        let (exit, error) = match ended {
-            Ended::Exited(exit) => (*exit, None),
-            Ended::Failed(failure) => (Exit::default(), Some(failure)),
-            Ended::Unknown(reason) => (Exit::default(), Some(Failure { id: "unknown".into(), message: reason })),
+    fn result(&self, last: Final, state: State) -> (OperationRow, Value) {
+        let Final { row, policy, ended, seen, outputs } = last;
+        let (exit, edited, error) = match ended {
+            Ended::Exited(exit) => (*exit, None, None),
+            Ended::Edited(edited) => (Exit { changed: changed(&edited), ..Exit::default() }, Some(*edited), None),
+            Ended::Failed(failure) => (Exit::default(), None, Some(failure)),
+            Ended::Unknown(reason) => (Exit::default(), None, Some(Failure { id: "unknown".into(), message: reason })),
         };
         let lost = [&outputs.stdout, &outputs.stderr].into_iter().find_map(|stored| stored.error.clone());
         let error = error.or_else(|| lost.map(|message| Failure { id: "output-not-kept".into(), message }));
-        let policy = &case.bound.policy;
         let measured =
             seen.sandbox.as_ref().map(|sandbox| Isolation::of(self.context.mode(), sandbox.backend == "bubblewrap"));
-        OperationResult {
+        let Edited { files, made } = edited.unwrap_or(Edited { files: Vec::new(), made: Vec::new() });
+        let result = OperationResult {
             operation: self.id,
             state,
             exit_code: exit.exit_code,
@@ -211,18 +231,33 @@ impl Owner {
             profile: policy.profile,
             network: policy.network,
             manifest: policy.manifest,
-            binding: case.row.binding,
+            binding: row.binding,
             sandbox: seen.sandbox,
-            stdout: outputs.stdout.output.clone(),
-            stderr: outputs.stderr.output.clone(),
+            stdout: outputs.stdout.output,
+            stderr: outputs.stderr.output,
             left_processes: exit.left_processes,
             changed: exit.changed,
+            files,
             quarantined: exit.quarantined,
             egress: Vec::new(),
             usage: exit.usage,
             timing: self.timing,
+        };
+        let mut value = result.to_value();
+        if let Some(map) = value.as_object_mut() {
+            if !made.is_empty() {
+                map.insert("made".into(), made.iter().map(|path| canon::bytes(path)).collect());
+            }
+            map.extend(seen.settled.map(|settled| ("settled".to_owned(), settled)));
         }
+        (row, value)
     }
+}
+
+/// What an edit changed, as a command's is told.
+fn changed(edited: &Edited) -> Changed {
+    let paths = edited.files.iter().map(|file| file.path.clone()).collect();
+    Changed { count: edited.files.len() as u64, paths, complete: true, ..Changed::default() }
 }
 
 /// Output for a reply: text where it is UTF-8, else base64.

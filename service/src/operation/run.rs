@@ -3,25 +3,27 @@
 use std::time::Duration;
 
 use salaam_core::{
-    bound::Arguments,
-    bridge::{Exit, RunEvent, RunPlan, Stream},
+    bound::{Arguments, Bound},
+    bridge::{Edited, Exit, RunEvent, RunPlan, Stream},
     operation::{CancelCause, State},
     policy::Unsandboxed,
     result::{Failure, Sandbox},
 };
 use serde_json::Value;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
 
 use super::{
-    decide::{cancel_event, too_late},
-    owner::{Case, Ending, Heard, Owner},
-    propose::Ready,
-    receipt::Spooler,
+    decide::too_late,
+    ears::{Ending, Halt, Heard},
+    owner::{Case, Owner},
+    receipt::{Final, Spooler},
+    record,
+    refuse::control_failed,
 };
 use crate::{
-    executor::{BridgeError, Running},
-    operation::{Progress, Refusal},
-    store::Transaction,
+    executor::{BridgeError, Link, Running},
+    operation::{Progress, Refusal, Work},
+    store::{OperationRow, Transaction},
 };
 
 /// Beyond the command's own limit and the executor's grace, the executor is held to have lost it.
@@ -34,16 +36,20 @@ const CANCEL_OVERDUE: Duration = Duration::from_secs(20);
 pub(super) enum Ended {
     /// It ran and ended.
     Exited(Box<Exit>),
+    /// Its files are changed.
+    Edited(Box<Edited>),
     /// Nothing took effect.
     Failed(Failure),
     /// Nobody knows.
     Unknown(String),
 }
 
-/// What was seen of a command while it ran.
+/// What was seen of an operation before its end.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub sandbox: Option<Sandbox>,
+    /// What the disk said of an edit without an answer.
+    pub settled: Option<Value>,
 }
 
 /// A chunk that the proposer has not taken yet; the command waits as long.
@@ -51,14 +57,18 @@ type Waiting = Option<(Stream, Vec<u8>)>;
 
 impl Owner {
     /// Sends the command, follows it, and commits the receipt.
-    pub(super) async fn run(&mut self, ready: Ready) -> Result<Value, Refusal> {
-        let Ready { mut case, link, slot } = ready;
-        let stdin = std::mem::take(&mut case.stdin);
-        let plan = self.plan(&case, link.epoch());
-        let mut spooler = Spooler::start(&self.context.store, self.id, case.bound.policy.limits.output_bytes);
+    pub(super) async fn run(&mut self, case: Case, link: &Link, slot: OwnedSemaphorePermit) -> Result<Value, Refusal> {
+        let Case { row, bound, work } = case;
+        let plan = self.plan(&row, &bound, link.epoch())?;
+        let stdin = match work {
+            Work::Command { stdin, .. } => stdin.unwrap_or_default(),
+            Work::Edit { .. } | Work::Undo { .. } => Vec::new(),
+        };
+        let cap = bound.policy.limits.output_bytes;
+        let mut spooler = Spooler::start(&self.context.store, self.id, cap, self.written.clone());
         let mut seen = Seen::default();
         let ended = match link.run(plan, stdin).await {
-            Ok(mut running) => self.follow(&mut running, &case, &mut spooler, &mut seen).await,
+            Ok(mut running) => self.follow(&mut running, &row, &bound, &mut spooler, &mut seen).await,
             Err(BridgeError::Refused { id, message }) => Ended::Failed(Failure { id, message }),
             Err(lost @ (BridgeError::Lost { .. } | BridgeError::Deadline { .. })) => Ended::Unknown(lost.to_string()),
         };
@@ -66,17 +76,21 @@ impl Owner {
         // The executor has ended it, or is gone: the next command may start.
         drop(slot);
         let outputs = spooler.finish().await;
-        self.receipt(case, ended, seen, outputs).await
+        self.receipt(Final { row, policy: bound.policy, ended, seen, outputs }).await
     }
 
-    fn plan(&self, case: &Case, epoch: u64) -> RunPlan {
+    fn plan(&self, row: &OperationRow, bound: &Bound, epoch: u64) -> Result<RunPlan, Refusal> {
         let manifest = &self.context.manifest;
-        let Arguments::Command { command, stdin, .. } = &case.bound.arguments;
-        let policy = &case.bound.policy;
-        RunPlan {
+        let (command, stdin) = match &bound.arguments {
+            Arguments::Command { command, stdin, .. } => (command, stdin),
+            // The way of an operation follows from its kind.
+            Arguments::Edit { .. } | Arguments::Undo { .. } => return Err(control_failed()),
+        };
+        let policy = &bound.policy;
+        Ok(RunPlan {
             operation: self.id,
             epoch,
-            workspace: case.row.workspace,
+            workspace: row.workspace,
             command: command.clone(),
             stdin: *stdin,
             profile: policy.profile,
@@ -84,15 +98,22 @@ impl Owner {
             landlock: manifest.landlock,
             allow_unsandboxed: manifest.unsandboxed_commands == Unsandboxed::Allow,
             limits: policy.limits,
-            files: case.bound.files.clone(),
+            files: bound.files.clone(),
             read_paths: manifest.local_sandbox_read_paths.iter().map(|path| path.clone().into_bytes()).collect(),
-            protected_paths: manifest.protected_paths.iter().map(|path| path.clone().into_bytes()).collect(),
+            protected_paths: self.context.protected_paths(),
             environment: manifest.environment.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
-        }
+        })
     }
 
-    async fn follow(&mut self, running: &mut Running, case: &Case, spooler: &mut Spooler, seen: &mut Seen) -> Ended {
-        let limit = Duration::from_secs(case.bound.policy.limits.command_seconds).saturating_add(OVERDUE);
+    async fn follow(
+        &mut self,
+        running: &mut Running,
+        row: &OperationRow,
+        bound: &Bound,
+        spooler: &mut Spooler,
+        seen: &mut Seen,
+    ) -> Ended {
+        let limit = Duration::from_secs(bound.policy.limits.command_seconds).saturating_add(OVERDUE);
         let overdue = tokio::time::sleep(limit);
         tokio::pin!(overdue);
         let mut waiting: Waiting = None;
@@ -103,7 +124,9 @@ impl Owner {
                 biased;
                 heard = self.ears.hear() => match heard {
                     Heard::Decide { answer, .. } => too_late(answer, State::Dispatched),
-                    Heard::End(ending) => {
+                    // Its worker is gone; what was sent goes on.
+                    Heard::End(Halt::Void) => {}
+                    Heard::End(Halt::Ended(ending)) => {
                         if matches!(ending.cause, CancelCause::ServiceStopping) {
                             self.ears.deaf_to_stop();
                         }
@@ -112,7 +135,7 @@ impl Owner {
                         unheard = true;
                         if !asked_to_end {
                             asked_to_end = true;
-                            self.record_cancel(case, &ending).await;
+                            self.record_cancel(row, &ending).await;
                             running.cancel();
                             overdue.as_mut().reset(tokio::time::Instant::now() + CANCEL_OVERDUE);
                         }
@@ -153,8 +176,8 @@ impl Owner {
     }
 
     /// The record must not keep a command alive: if it cannot be written, the command is ended all the same.
-    async fn record_cancel(&self, case: &Case, ending: &Ending) {
-        let written = match cancel_event(case, ending) {
+    async fn record_cancel(&self, row: &OperationRow, ending: &Ending) {
+        let written = match record::cancelled(row, ending) {
             Ok(event) => self
                 .context
                 .store
@@ -185,7 +208,7 @@ pub(super) fn state_of(ended: &Ended) -> State {
         Ended::Exited(exit) if !exit.proven_gone => State::Unknown,
         Ended::Exited(exit) if exit.timed_out => State::TimedOut,
         Ended::Exited(exit) if exit.cancelled => State::Cancelled,
-        Ended::Exited(_) => State::Completed,
+        Ended::Exited(_) | Ended::Edited(_) => State::Completed,
         // The executor's word that it was asked to end it before there was anything to end.
         Ended::Failed(failure) if failure.id == CANCELLED_EARLY => State::Cancelled,
         Ended::Failed(_) => State::Failed,

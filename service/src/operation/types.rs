@@ -1,12 +1,6 @@
 //! What goes in and out of the verbs, independent of HTTP.
 
-use salaam_core::{
-    bridge::Stream,
-    command::Command,
-    digest::Digest,
-    id::{OperationId, WorkspaceId},
-    policy::Profile,
-};
+use salaam_core::{bridge::Stream, id::OperationId};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -68,42 +62,6 @@ impl Refusal {
             error.to_string(),
             "free space on the state directory's file system, then try again",
         )
-    }
-}
-
-/// A command that an operator proposes.
-#[derive(Debug)]
-pub struct Proposal {
-    /// Where it runs.
-    pub workspace: WorkspaceId,
-    /// What is exec'd.
-    pub command: Command,
-    /// Its whole standard input; absent = empty.
-    pub stdin: Option<Vec<u8>>,
-    /// Absent = `workspace-write`.
-    pub profile: Option<Profile>,
-    /// Absent = the configured limit; never above it.
-    pub timeout_seconds: Option<u64>,
-    /// Whether the proposer grants it in the same call.
-    pub grant: bool,
-    /// Whether it goes on when the caller goes away.
-    pub detach: bool,
-    /// Whether the proposer takes the output as it comes; where not, it is only kept.
-    pub follow: bool,
-    /// Makes a repeated call answer for the first one.
-    pub request_id: Option<String>,
-}
-
-impl Proposal {
-    /// Names the content of a proposal, so that a request id cannot be used again for another one.
-    pub fn fingerprint(&self) -> Digest {
-        let words = match &self.command {
-            Command::Argv(words) => json!(words.iter().map(|word| salaam_core::canon::bytes(word)).collect::<Vec<_>>()),
-            Command::Shell(text) => json!(text),
-        };
-        let stdin = self.stdin.as_deref().map(Digest::of);
-        let whole = json!([self.workspace, words, stdin, self.profile, self.timeout_seconds, self.grant]);
-        Digest::of(whole.to_string().as_bytes())
     }
 }
 

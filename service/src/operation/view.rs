@@ -44,6 +44,8 @@ pub(crate) fn operation(row: &OperationRow) -> Value {
         "expires": row.expires,
         "decided_by": row.decided_by,
         "comment": row.comment,
+        "turn": row.call.map(|call| canon::wide(call.turn)),
+        "call": row.call.map(|call| canon::wide(call.call)),
         "error": error,
         "result": row.result,
     })
@@ -60,6 +62,10 @@ pub(crate) fn result(row: &OperationRow, stdout: &[u8], stderr: &[u8]) -> Value 
             output.insert(key.to_owned(), text);
         }
     }
+    // What an operator said with the grant: to the proposer, not to the journal twice.
+    if let (Some(comment), Some(value)) = (&row.comment, value.as_object_mut()) {
+        value.insert("comment".into(), json!(comment));
+    }
     value
 }
 
@@ -74,11 +80,6 @@ pub(crate) fn workspace(row: &WorkspaceRow) -> Value {
         "handle": row.handle,
         "added": row.added,
     })
-}
-
-/// Whether a session object is of one that is over.
-pub(crate) fn is_ended(session: &Value) -> bool {
-    session.get("state").and_then(Value::as_str) == Some("ended")
 }
 
 /// A session whose work is done.

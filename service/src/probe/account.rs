@@ -14,7 +14,7 @@ pub(super) fn tools_user(host: &Host) -> Vec<Check> {
         let fix = fix::setup(&host.service_user, name);
         return vec![Check::fail("tools-user-missing", format!("there is no account `{name}`"), fix)];
     };
-    let another = fix::setup(&host.service_user, "salaam-tools");
+    let another = fix::setup(&host.service_user, &fix::tools_of(&host.service_user));
     let seen = format!("{name} is uid {}", account.uid);
     vec![
         Check::pass("tools-user-missing", seen.clone()),

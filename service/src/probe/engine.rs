@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use salaam_core::{
-    bridge::SandboxStatus,
+    bridge::{ProbeSandbox, SandboxStatus},
     check::Check,
     policy::{Isolation, Landlock, Mode},
 };
@@ -23,6 +23,8 @@ use crate::{
 /// How much is tried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Depth {
+    /// Everything, and every attack that there is on the sandbox.
+    Proof,
     /// Everything.
     Whole,
     /// Everything but the programs that write into the system's log each time: sudo, cron, at, loginctl,
@@ -105,7 +107,7 @@ impl Engine {
             checks.push(account::tools_groups(&self.host, tools, &link.hello().groups, &ours));
             checks.extend(self.tried(link, tools, depth).await);
         }
-        let sandbox = match link.probe_sandbox(landlock).await {
+        let sandbox = match link.probe_sandbox(ProbeSandbox { landlock, prove: depth == Depth::Proof }).await {
             Ok(status) => Some(status),
             Err(error) => {
                 tracing::warn!(%error, "the sandbox could not be probed");
@@ -120,7 +122,7 @@ impl Engine {
     }
 
     async fn tried(&self, link: &Link, tools: &Account, depth: Depth) -> Vec<Check> {
-        let loud = depth == Depth::Whole;
+        let loud = depth != Depth::Quiet;
         let door = Door::of(&self.host);
         let tries = tries::all(&self.host, tools, door.as_ref().map(Door::path), loud);
         let own: Vec<_> = tries.iter().map(look::look).collect();
@@ -166,6 +168,10 @@ impl Engine {
             ),
             "operator-socket-reachable" => self.close_runtime(name, groups),
             "docker-socket-reachable" | "stk-socket-reachable" => close_socket(name, groups, path),
+            // The service's own: only the mode of its directory keeps others out.
+            "session-bus-socket-reachable" if path.starts_with(format!("/run/user/{}", host.service_uid)) => {
+                close(Path::new(&format!("/run/user/{}", host.service_uid)))
+            }
             "session-bus-socket-reachable" => format!(
                 "sudo loginctl disable-linger {name}; sudo loginctl terminate-user {name}; sudo systemctl mask --now user@{}.service",
                 tools.uid
@@ -173,9 +179,11 @@ impl Engine {
             "tools-user-can-sudo" => {
                 format!("sudo -l -U {name} (as root) shows the rule; take {name} out of it with visudo")
             }
+            // The rule that set-up writes.
             "can-linger" => format!(
-                "as root, in /etc/polkit-1/rules.d/50-{name}.rules: polkit.addRule(function(action, subject) {{ if \
-                 (action.id == \"org.freedesktop.login1.set-self-linger\" && subject.user == \"{name}\") return polkit.Result.NO; }});"
+                "printf '%s\\n' 'polkit.addRule(function(action, subject) {{ if (action.id == \
+                 \"org.freedesktop.login1.set-self-linger\" && subject.user == \"{name}\") return polkit.Result.NO; }});' | \
+                 sudo tee /etc/polkit-1/rules.d/50-salaam-{name}.rules"
             ),
             "can-cron" => deny(name, "cron"),
             "can-at" => deny(name, "at"),

@@ -19,7 +19,14 @@ pub(super) fn group(gid: u32) -> String {
     users::get_group_by_gid(gid).map_or_else(|| gid.to_string(), |group| group.name().to_string_lossy().into_owned())
 }
 
-/// The set-up that makes or mends the pair of accounts.
+/// The set-up that makes or mends the pair of accounts. `salaam-work` is the group of the service `salaam`; another
+/// one's workspaces are another group's.
 pub(super) fn setup(service: &str, tools: &str) -> String {
-    format!("sudo salaam host setup --service-user {service} --tools-user {tools}")
+    let group = if service == "salaam" { String::new() } else { format!(" --group {service}-work") };
+    format!("sudo salaam host setup --service-user {service} --tools-user {tools}{group}")
+}
+
+/// The tools user that set-up would make for `service`.
+pub(super) fn tools_of(service: &str) -> String {
+    format!("{service}-tools")
 }

@@ -12,7 +12,10 @@ use salaam_core::{
 };
 
 use super::{Process, account, fix};
-use crate::host::{self, Host, Trust, Verdict, untrusted, verdict};
+use crate::{
+    executor::reinstall,
+    host::{self, Host, Trust, Verdict, untrusted, verdict},
+};
 
 /// Where sudo is looked for, in this order; the first one found is used, and PATH is not asked.
 pub const SUDO: [&str; 3] = ["/usr/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo"];
@@ -123,7 +126,7 @@ fn executor(host: &Host) -> Vec<Check> {
     let paths = EXECUTOR.map(|name| host.dirs.libexec.join(name));
     let absent: Vec<_> = paths.iter().filter_map(|path| missing(path)).collect();
     if !absent.is_empty() {
-        let fix = "sudo packaging/install, or set SALAAM_LIBEXEC_DIR to where they are";
+        let fix = format!("{}, or set SALAAM_LIBEXEC_DIR to where they are", reinstall(&host.dirs.libexec));
         return vec![Check::fail("executor-missing", absent.join("; "), fix)];
     }
     let shown = host.dirs.libexec.display();
@@ -146,7 +149,7 @@ fn writable(paths: &[PathBuf], trust: Trust) -> Check {
             Ok(None) => {}
             Ok(Some((place, why))) => {
                 let shown = place.display();
-                let fix = format!("chown root:root {shown} && chmod go-w {shown}");
+                let fix = format!("sudo chown root:root {shown} && sudo chmod go-w {shown}");
                 return Check::fail(id, format!("{shown}: {why}"), fix);
             }
             Err(e) => return Check::unproven(id, format!("{}: {e}", path.display()), "sudo packaging/install"),

@@ -4,7 +4,10 @@ use rusqlite::{Connection, OptionalExtension as _, ffi, params};
 use salaam_core::{canon, id::OperationId, operation::State};
 use serde_json::Value;
 
-use super::rows::{Change, OperationRow, SessionRow, WorkspaceRow};
+use super::{
+    rows::{Change, OperationRow, SessionRow, WorkspaceRow},
+    transcript,
+};
 
 /// Why a transaction is rolled back.
 #[derive(Debug)]
@@ -43,6 +46,29 @@ pub(super) fn apply(connection: &Connection, change: &Change) -> Result<(), Fail
                 Detail { decided_by: decided_by.as_ref(), comment: comment.as_deref(), result: result.as_ref() };
             step_operation(connection, *id, *from, *to, &detail)
         }
+        Change::Reconcile { id, word } => {
+            let reconciled = connection
+                .prepare_cached(
+                    "UPDATE operations SET reconciled = ?2 WHERE id = ?1 AND state = ?3 AND reconciled IS NULL",
+                )?
+                .execute(params![id.to_string(), word.to_string(), State::Unknown.as_str()])?;
+            if reconciled == 1 { Ok(()) } else { Err(Failed::Conflict(state_of(connection, *id)?)) }
+        }
+        Change::ExpectEpoch { session, epoch } => {
+            let current = connection
+                .prepare_cached(
+                    "SELECT 1 FROM sessions WHERE id = ?1 AND json_extract(document, '$.worker_epoch') = ?2
+                     AND state <> 'ended'",
+                )?
+                .exists(params![session.to_string(), epoch.cast_signed()])?;
+            if current { Ok(()) } else { Err(Failed::Conflict(None)) }
+        }
+        Change::PutBrief(row) => transcript::put_brief(connection, row),
+        Change::RemoveScript(session) => transcript::remove_script(connection, *session),
+        Change::InsertTurn(row) => transcript::insert_turn(connection, row),
+        Change::AnswerCall { session, call, answer } => transcript::answer_call(connection, *session, *call, answer),
+        Change::InsertMessage(row) => transcript::insert_message(connection, row),
+        Change::TellMessage { session, number, turn } => transcript::tell_message(connection, *session, *number, *turn),
         Change::RememberRequest { request_id, fingerprint, subject } => {
             connection
                 .prepare_cached("INSERT INTO requests (request_id, fingerprint, subject) VALUES (?1, ?2, ?3)")?
@@ -74,9 +100,9 @@ fn put_workspace(connection: &Connection, row: &WorkspaceRow) -> Result<(), Fail
 fn put_session(connection: &Connection, row: &SessionRow) -> Result<(), Failed> {
     connection
         .prepare_cached(
-            "INSERT INTO sessions (id, kind, workspace, document, created) VALUES (?1, ?2, ?3, ?4, ?5)
+            "INSERT INTO sessions (id, kind, workspace, document, created, state) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
              ON CONFLICT (id) DO UPDATE SET kind = excluded.kind, workspace = excluded.workspace,
-             document = excluded.document, created = excluded.created",
+             document = excluded.document, created = excluded.created, state = excluded.state",
         )?
         .execute(params![
             row.id.to_string(),
@@ -84,6 +110,7 @@ fn put_session(connection: &Connection, row: &SessionRow) -> Result<(), Failed> 
             row.workspace.to_string(),
             row.document.to_string(),
             row.created.as_micros(),
+            row.document.get("state").and_then(Value::as_str).unwrap_or("running"),
         ])?;
     Ok(())
 }
@@ -98,8 +125,9 @@ fn insert_operation(connection: &Connection, row: &OperationRow) -> Result<(), F
     connection
         .prepare_cached(
             "INSERT INTO operations (id, approval, session, workspace, kind, state, binding, bound, display, flags,
-             requested, expires, decided_by, comment, result)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)",
+             requested, expires, decided_by, comment, result, turn, call, reconciled,
+             again)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
         )?
         .execute(params![
             row.id.to_string(),
@@ -117,6 +145,10 @@ fn insert_operation(connection: &Connection, row: &OperationRow) -> Result<(), F
             row.decided_by.as_ref().map(Value::to_string),
             row.comment,
             row.result.as_ref().map(Value::to_string),
+            row.call.map(|call| call.turn.cast_signed()),
+            row.call.map(|call| call.call.cast_signed()),
+            row.reconciled.as_ref().map(Value::to_string),
+            row.again.as_ref().map(Value::to_string),
         ])?;
     Ok(())
 }

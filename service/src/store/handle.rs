@@ -1,6 +1,7 @@
 //! The handle that the rest of the service holds: queues writes, runs reads, hands out spools.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io,
     os::unix::fs::MetadataExt as _,
@@ -12,19 +13,22 @@ use std::{
 use salaam_core::{
     bridge::Stream,
     event::Head,
-    id::{ApprovalId, OperationId},
+    id::{ApprovalId, OperationId, SessionId},
 };
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{
     chain,
     error::{CommitError, StoreError},
+    images::{self, KeptImage},
     reader::{self, Readers},
     rows::{
-        EventQuery, OpenOperations, OperationQuery, OperationRow, RequestRow, SessionRow, Transaction, WorkspaceRow,
+        BriefRow, CallRow, EventQuery, Mail, MessageRow, ModelCall, OpenOperations, OperationQuery, OperationRow,
+        RequestRow, SessionQuery, SessionRow, Transaction, TurnQuery, TurnRow, WorkspaceRow,
     },
     schema::{self, Places},
     spool::{self, Spool},
+    transcript,
     writer::{Job, QUEUE, Seen, Writer},
 };
 use crate::clock::Clock;
@@ -71,6 +75,7 @@ impl Store {
         let places = Places::of(state)?;
         let connection = schema::open_writer(&places)?;
         let end = chain::verify_tail(&connection, &places.database)?;
+        schema::migrate(&connection, &places.database)?;
         remove_orphans(&connection, &places)?;
         let readers = Arc::new(Readers::open(places.database.clone())?);
         let seen = Arc::new(Seen::new(end.head));
@@ -146,9 +151,69 @@ impl Store {
         self.shared.readers.read("read workspaces", reader::workspaces).await
     }
 
-    /// All sessions, oldest first.
-    pub async fn sessions(&self) -> Result<Vec<SessionRow>, StoreError> {
-        self.shared.readers.read("read sessions", reader::sessions).await
+    /// Sessions, newest first.
+    pub async fn sessions(&self, query: SessionQuery) -> Result<Vec<SessionRow>, StoreError> {
+        self.shared.readers.read("read sessions", move |c| reader::sessions(c, &query)).await
+    }
+
+    /// One session by its id.
+    pub async fn session(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError> {
+        self.shared.readers.read("read a session", move |c| reader::session(c, id)).await
+    }
+
+    /// How many sessions are not over.
+    pub async fn live_sessions(&self) -> Result<u64, StoreError> {
+        self.shared.readers.read("count sessions", reader::live_sessions).await
+    }
+
+    /// The sessions in which a question waits for an operator.
+    pub async fn asking_sessions(&self) -> Result<BTreeSet<SessionId>, StoreError> {
+        self.shared.readers.read("read which sessions wait", reader::asking_sessions).await
+    }
+
+    /// What an agent's session was given.
+    pub async fn brief(&self, id: SessionId) -> Result<Option<BriefRow>, StoreError> {
+        self.shared.readers.read("read what a session was given", move |c| transcript::brief(c, id)).await
+    }
+
+    /// What a session was given to do, without what its provider replays.
+    pub async fn task(&self, id: SessionId) -> Result<Option<String>, StoreError> {
+        self.shared.readers.read("read a session's task", move |c| transcript::task(c, id)).await
+    }
+
+    /// Turns of an agent's session with their calls and answers, in order.
+    pub async fn turns(&self, query: TurnQuery) -> Result<Vec<TurnRow>, StoreError> {
+        self.shared.readers.read("read turns", move |c| transcript::turns(c, &query)).await
+    }
+
+    /// The last turn of an agent's session.
+    pub async fn last_turn(&self, id: SessionId) -> Result<Option<TurnRow>, StoreError> {
+        self.shared.readers.read("read the last turn", move |c| transcript::last_turn(c, id)).await
+    }
+
+    /// Messages to an agent from this number on, in order, at most so many.
+    pub async fn messages(&self, id: SessionId, from: u64, most: u32) -> Result<Vec<MessageRow>, StoreError> {
+        self.shared.readers.read("read messages", move |c| transcript::messages(c, id, from, most)).await
+    }
+
+    /// The message that an agent was told after a turn.
+    pub async fn message_after(&self, id: SessionId, turn: u64) -> Result<Option<String>, StoreError> {
+        self.shared.readers.read("read a message", move |c| transcript::message_after(c, id, turn)).await
+    }
+
+    /// What messages there are to an agent.
+    pub async fn mail(&self, id: SessionId) -> Result<Mail, StoreError> {
+        self.shared.readers.read("count messages", move |c| transcript::mail(c, id)).await
+    }
+
+    /// Bytes of everything that was said in a session.
+    pub async fn transcript_bytes(&self, id: SessionId) -> Result<u64, StoreError> {
+        self.shared.readers.read("measure a session", move |c| transcript::bytes(c, id)).await
+    }
+
+    /// One call of an agent, with the operation that was proposed for it, if ever one was.
+    pub async fn call(&self, session: SessionId, call: ModelCall) -> Result<Option<CallRow>, StoreError> {
+        self.shared.readers.read("read a call", move |c| transcript::call(c, session, call)).await
     }
 
     /// What was remembered of a request.
@@ -197,6 +262,32 @@ impl Store {
         spool::open(blobs, operation, stream).map_err(|source| schema::file("open output in", blobs, source))
     }
 
+    /// Keeps files as they are before an edit; durable when it returns `Ok`. Before the edit's intent is recorded.
+    pub async fn keep_images(&self, operation: OperationId, images: Vec<KeptImage>) -> Result<(), StoreError> {
+        self.on_blobs("keep files in", move |blobs| images::keep(blobs, operation, &images)).await
+    }
+
+    /// The files as they were before an edit; `None` = none were kept.
+    pub async fn images(&self, operation: OperationId) -> Result<Option<Vec<KeptImage>>, StoreError> {
+        self.on_blobs("read kept files in", move |blobs| images::read(blobs, operation)).await
+    }
+
+    /// Lets go of the files of an edit that took no effect.
+    pub async fn drop_images(&self, operation: OperationId) -> Result<(), StoreError> {
+        self.on_blobs("remove kept files in", move |blobs| images::remove(blobs, operation)).await
+    }
+
+    async fn on_blobs<T: Send + 'static>(
+        &self,
+        attempted: &'static str,
+        work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let places = self.shared.places.clone();
+        let closed = StoreError::Closed { path: places.database.clone() };
+        let run = move || work(&places.blobs).map_err(|source| schema::file(attempted, &places.blobs, source));
+        tokio::task::spawn_blocking(run).await.unwrap_or(Err(closed))
+    }
+
     /// Carries out what is queued, moves the log into the database, ends the writer thread. Commits and reads
     /// after that fail as closed.
     pub async fn close(&self) {
@@ -216,20 +307,25 @@ impl Store {
     }
 }
 
-/// Output of operations that have no receipt is of no use: nothing says how much of the stream it is.
+/// Output of operations that have no receipt is of no use: nothing says how much of the stream it is. Files of edits
+/// are kept while the edit may have taken effect.
 fn remove_orphans(connection: &rusqlite::Connection, places: &Places) -> Result<(), StoreError> {
     let blobs = &places.blobs;
     let fail = |source| schema::file("list", blobs, source);
     let mut removed = false;
     for entry in std::fs::read_dir(blobs).map_err(fail)? {
         let entry = entry.map_err(fail)?;
-        let Some(operation) = entry.file_name().to_str().and_then(spool::operation_of) else {
-            tracing::warn!(name = ?entry.file_name(), "something that is no output lies among the blobs");
-            continue;
+        let name = entry.file_name();
+        let fail = |source| StoreError::database("look for a receipt", &places.database, source);
+        let needed = match name.to_str().and_then(spool::operation_of) {
+            Some((operation, spool::Blob::Output)) => reader::has_receipt(connection, operation).map_err(fail)?,
+            Some((operation, spool::Blob::Images)) => reader::may_be_undone(connection, operation).map_err(fail)?,
+            None => {
+                tracing::warn!(?name, "something that is no blob lies among the blobs");
+                continue;
+            }
         };
-        let receipt = reader::has_receipt(connection, operation)
-            .map_err(|source| StoreError::database("look for a receipt", &places.database, source))?;
-        if !receipt {
+        if !needed {
             std::fs::remove_file(entry.path()).map_err(|source| schema::file("remove", &entry.path(), source))?;
             removed = true;
         }

@@ -11,12 +11,14 @@ mod apply;
 mod chain;
 mod error;
 mod handle;
+mod images;
 pub mod lock;
 pub mod offline;
 mod reader;
 mod rows;
 mod schema;
 mod spool;
+mod transcript;
 mod writer;
 
 #[cfg(test)]
@@ -24,10 +26,12 @@ mod tests;
 
 pub use error::{CommitError, StoreError};
 pub use handle::{DiskUse, Space, Store};
+pub use images::KeptImage;
 pub use lock::{Holder, LockError, StateLock};
 pub use reader::{MAX_EVENT_BYTES_PER_READ, MAX_OPERATION_BYTES_PER_READ, MAX_ROWS_PER_READ};
 pub use rows::{
-    Change, EventQuery, OpenOperations, OperationQuery, OperationRow, RequestRow, SessionRow, Transaction, WorkspaceRow,
+    BriefRow, CallRow, Change, EventQuery, Mail, MessageRow, ModelCall, OpenOperations, OperationQuery, OperationRow,
+    RequestRow, SessionQuery, SessionRow, Transaction, TurnQuery, TurnRow, WorkspaceRow,
 };
 pub(crate) use schema::discard;
 pub use spool::Spool;

@@ -4,19 +4,29 @@
 //! value.
 
 use std::{
+    collections::BTreeSet,
     path::PathBuf,
     str::FromStr,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, ToSql, types::Type};
-use salaam_core::{canon, digest::Digest, id::OperationId, operation::State, time::Timestamp};
+use salaam_core::{
+    canon,
+    digest::Digest,
+    id::{OperationId, SessionId},
+    operation::State,
+    time::Timestamp,
+};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::{
     error::StoreError,
-    rows::{EventQuery, OpenOperations, OperationQuery, OperationRow, RequestRow, SessionRow, WorkspaceRow},
+    rows::{
+        EventQuery, ModelCall, OpenOperations, OperationQuery, OperationRow, RequestRow, SessionQuery, SessionRow,
+        WorkspaceRow,
+    },
     schema,
 };
 
@@ -130,6 +140,7 @@ pub(super) fn operation(
 pub(super) fn operations(connection: &Connection, query: &OperationQuery) -> rusqlite::Result<Vec<OperationRow>> {
     let session = query.session.map(|id| id.to_string());
     let workspace = query.workspace.map(|id| id.to_string());
+    let before = query.before.map(|id| id.to_string());
     let states: Vec<_> = query.states.iter().map(|state| state.as_str()).collect();
     let limit = rows_of(query.limit);
     let mut sql = format!("SELECT {OPERATION} FROM operations WHERE true");
@@ -145,6 +156,10 @@ pub(super) fn operations(connection: &Connection, query: &OperationQuery) -> rus
     if let Some(workspace) = &workspace {
         sql.push_str(" AND workspace = ?");
         values.push(workspace);
+    }
+    if let Some(before) = &before {
+        sql.push_str(" AND number < (SELECT number FROM operations WHERE id = ?)");
+        values.push(before);
     }
     sql.push_str(" ORDER BY number DESC LIMIT ?");
     values.push(&limit);
@@ -213,20 +228,53 @@ pub(super) fn workspaces(connection: &Connection) -> rusqlite::Result<Vec<Worksp
         .collect()
 }
 
-/// All sessions, oldest first.
-pub(super) fn sessions(connection: &Connection) -> rusqlite::Result<Vec<SessionRow>> {
+/// The sessions that `query` names, newest first.
+pub(super) fn sessions(connection: &Connection, query: &SessionQuery) -> rusqlite::Result<Vec<SessionRow>> {
+    let kind = query.kind.map(|kind| kind.as_str());
+    let workspace = query.workspace.map(|id| id.to_string());
     connection
-        .prepare_cached("SELECT id, kind, workspace, document, created FROM sessions ORDER BY created, id")?
-        .query_map([], |row| {
-            Ok(SessionRow {
-                id: parsed(row, 0)?,
-                kind: parsed(row, 1)?,
-                workspace: parsed(row, 2)?,
-                document: json(row, 3)?,
-                created: time(row, 4)?,
-            })
-        })?
+        .prepare_cached(&format!(
+            "SELECT {SESSION} FROM sessions WHERE (?1 IS NULL OR kind = ?1) AND (?2 IS NULL OR workspace = ?2)
+             AND (NOT ?3 OR state <> 'ended') ORDER BY created DESC, id DESC LIMIT ?4"
+        ))?
+        .query_map(rusqlite::params![kind, workspace, query.live, rows_of(query.limit)], session_row)?
         .collect()
+}
+
+/// One session.
+pub(super) fn session(connection: &Connection, id: SessionId) -> rusqlite::Result<Option<SessionRow>> {
+    connection
+        .prepare_cached(&format!("SELECT {SESSION} FROM sessions WHERE id = ?1"))?
+        .query_row([id.to_string()], session_row)
+        .optional()
+}
+
+/// How many sessions are not over.
+pub(super) fn live_sessions(connection: &Connection) -> rusqlite::Result<u64> {
+    connection
+        .prepare_cached("SELECT count(*) FROM sessions WHERE state <> 'ended'")?
+        .query_row([], |row| unsigned(row, 0))
+}
+
+/// The sessions in which a question waits for an operator.
+pub(super) fn asking_sessions(connection: &Connection) -> rusqlite::Result<BTreeSet<SessionId>> {
+    connection
+        .prepare_cached("SELECT DISTINCT session FROM operations WHERE state = 'pending'")?
+        .query_map([], |row| parsed(row, 0))?
+        .collect()
+}
+
+/// The columns of [`session_row`], in its order.
+const SESSION: &str = "id, kind, workspace, document, created";
+
+fn session_row(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
+    Ok(SessionRow {
+        id: parsed(row, 0)?,
+        kind: parsed(row, 1)?,
+        workspace: parsed(row, 2)?,
+        document: json(row, 3)?,
+        created: time(row, 4)?,
+    })
 }
 
 /// The request that was remembered under `request_id`.
@@ -256,11 +304,22 @@ pub(super) fn has_receipt(connection: &Connection, operation: OperationId) -> ru
         .exists([operation.to_string()])
 }
 
+/// Whether `operation` may have taken effect: its files are needed to settle it, or to take it back.
+pub(super) fn may_be_undone(connection: &Connection, operation: OperationId) -> rusqlite::Result<bool> {
+    let [one, two, three] = [State::Dispatched, State::Completed, State::Unknown].map(State::as_str);
+    connection.prepare_cached("SELECT 1 FROM operations WHERE id = ?1 AND state IN (?2, ?3, ?4)")?.exists([
+        &operation.to_string(),
+        one,
+        two,
+        three,
+    ])
+}
+
 /// `bound`, `display` and `result`.
 const LONG_COLUMNS: [usize; 3] = [7, 8, 14];
 /// The columns of [`operation_row`], in its order.
 const OPERATION: &str = "id, approval, session, workspace, kind, state, binding, bound, display, flags, requested, \
-                         expires, decided_by, comment, result";
+                         expires, decided_by, comment, result, turn, call, reconciled, again";
 
 fn operation_row(row: &Row<'_>) -> rusqlite::Result<OperationRow> {
     let binding: Digest = parsed(row, 6)?;
@@ -285,6 +344,12 @@ fn operation_row(row: &Row<'_>) -> rusqlite::Result<OperationRow> {
         decided_by: optional_json(row, 12)?,
         comment: row.get(13)?,
         result: optional_json(row, 14)?,
+        call: match row.get::<_, Option<i64>>(15)? {
+            Some(_) => Some(ModelCall { turn: unsigned(row, 15)?, call: unsigned(row, 16)? }),
+            None => None,
+        },
+        reconciled: optional_json(row, 17)?,
+        again: optional_json(row, 18)?,
     })
 }
 

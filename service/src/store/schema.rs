@@ -20,7 +20,9 @@ use super::error::StoreError;
 /// "Slm1": marks the file as ours in its header (PRAGMA application_id).
 const APPLICATION_ID: i64 = 0x536c_6d31;
 /// The form of the tables (PRAGMA user_version).
-const FORM: i64 = 1;
+const FORM: i64 = 2;
+/// The oldest form that is brought to [`FORM`].
+const OLDEST: i64 = 1;
 /// How long to wait for another process that reads offline and recovers the log.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -115,7 +117,8 @@ fn log_ahead(connection: &Connection, database: &Path) -> Result<(), StoreError>
     connection.pragma_update(None, "journal_size_limit", 64 << 20).map_err(fail)
 }
 
-fn check_form(connection: &Connection, database: &Path) -> Result<(), StoreError> {
+/// The form of the tables, if this program knows it.
+fn check_form(connection: &Connection, database: &Path) -> Result<i64, StoreError> {
     let ask = |pragma| {
         connection
             .pragma_query_value(None, pragma, |row| row.get::<_, i64>(0))
@@ -131,13 +134,30 @@ fn check_form(connection: &Connection, database: &Path) -> Result<(), StoreError
     if form > FORM {
         return Err(StoreError::Newer { path: database.into(), found: form, known: FORM });
     }
-    if form < FORM {
+    if form < OLDEST {
         return Err(StoreError::Damaged {
             path: database.into(),
-            why: format!("its form is {form}; there is none below {FORM}"),
+            why: format!("its form is {form}; there is none below {OLDEST}"),
         });
     }
-    Ok(())
+    Ok(form)
+}
+
+/// Brings an older form to this one, whole or not at all. To be called once the journal's end is verified: what is
+/// damaged is left as it is.
+pub(super) fn migrate(connection: &Connection, database: &Path) -> Result<(), StoreError> {
+    if check_form(connection, database)? == FORM {
+        return Ok(());
+    }
+    let migrated = connection.execute_batch(&format!("BEGIN IMMEDIATE; {FORM_2} PRAGMA user_version = {FORM}; COMMIT"));
+    migrated.map_err(|source| {
+        if !connection.is_autocommit()
+            && let Err(error) = connection.execute_batch("ROLLBACK")
+        {
+            tracing::error!(%error, "a change of form could not be rolled back");
+        }
+        StoreError::database("bring the tables to the form of this version", database, source)
+    })
 }
 
 /// Refuses a database that is a link, no regular file, empty, or open to others.
@@ -188,7 +208,7 @@ fn create(places: &Places) -> Result<(), StoreError> {
     connection.pragma_update(None, "synchronous", "full").map_err(fail)?;
     connection
         .execute_batch(&format!(
-            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORM}; {TABLES}"
+            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORM}; {FORM_1} {FORM_2}"
         ))
         .map_err(fail)?;
     connection
@@ -250,7 +270,7 @@ pub(super) fn file(attempted: &'static str, path: &Path, source: io::Error) -> S
 /// Events are only ever added: the triggers guard against our own mistakes, the chain against everybody's.
 /// `head` stands apart from `events` so that a tail that was cut off is missed. Times are microseconds since
 /// 1970; device and inode are the bits of a u64.
-const TABLES: &str = "
+const FORM_1: &str = "
 CREATE TABLE head (id INTEGER PRIMARY KEY CHECK (id = 1), seq INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
 CREATE TABLE events (
     seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, session TEXT, operation TEXT, line TEXT NOT NULL) STRICT;
@@ -274,4 +294,29 @@ CREATE TABLE operations (
 CREATE INDEX operations_by_state ON operations (state, number);
 CREATE INDEX operations_by_session ON operations (session, number);
 CREATE TABLE requests (request_id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, subject TEXT NOT NULL) STRICT;
+";
+
+/// Agents' sessions. `sessions.state` is the `state` of the document, for counting. A call has one operation at the
+/// most: what was proposed is never proposed again, whatever becomes of whoever asks. The call of an operation is
+/// recorded with the operation itself, so nothing is left between the two by a crash.
+const FORM_2: &str = "
+ALTER TABLE sessions ADD COLUMN state TEXT NOT NULL DEFAULT 'running';
+UPDATE sessions SET state = coalesce(json_extract(document, '$.state'), 'running');
+CREATE INDEX sessions_by_state ON sessions (state, kind);
+ALTER TABLE operations ADD COLUMN turn INTEGER;
+ALTER TABLE operations ADD COLUMN call INTEGER;
+ALTER TABLE operations ADD COLUMN reconciled TEXT;
+ALTER TABLE operations ADD COLUMN again TEXT;
+CREATE UNIQUE INDEX one_operation_a_call ON operations (session, turn, call) WHERE turn IS NOT NULL;
+CREATE TABLE briefs (session TEXT PRIMARY KEY REFERENCES sessions (id), task TEXT NOT NULL, script BLOB) STRICT;
+CREATE TABLE turns (
+    session TEXT NOT NULL REFERENCES sessions (id), number INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    text TEXT NOT NULL, awaits INTEGER NOT NULL, PRIMARY KEY (session, number)) STRICT;
+CREATE TABLE calls (
+    session TEXT NOT NULL, turn INTEGER NOT NULL, number INTEGER NOT NULL, tool TEXT NOT NULL,
+    arguments TEXT NOT NULL, answer TEXT, PRIMARY KEY (session, turn, number),
+    FOREIGN KEY (session, turn) REFERENCES turns (session, number)) STRICT;
+CREATE TABLE messages (
+    session TEXT NOT NULL REFERENCES sessions (id), number INTEGER NOT NULL, turn INTEGER, text TEXT NOT NULL,
+    PRIMARY KEY (session, number)) STRICT;
 ";

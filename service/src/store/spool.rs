@@ -64,6 +64,11 @@ impl Spool {
         Ok(())
     }
 
+    /// How many bytes can be read from the blob while the stream goes on.
+    pub const fn readable(&self) -> u64 {
+        self.kept_head
+    }
+
     /// Writes the tail, fsyncs file and directory; then the receipt may be committed.
     pub fn finish(mut self) -> io::Result<Output> {
         let kept = self.kept_head + self.tail.len() as u64;
@@ -180,11 +185,25 @@ pub(super) fn open(blobs: &Path, operation: OperationId, stream: Stream) -> io::
     }
 }
 
-/// The operation that a blob's file name speaks of; absent = not the name of a blob.
-pub(super) fn operation_of(file_name: &str) -> Option<OperationId> {
-    let (operation, stream) = file_name.split_once('.')?;
-    stream.parse::<Stream>().ok()?;
-    operation.parse().ok()
+/// What a blob holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blob {
+    /// The output of a command.
+    Output,
+    /// The files of an edit.
+    Images,
+}
+
+/// What a blob's file name speaks of; absent = not the name of a blob.
+pub(super) fn operation_of(file_name: &str) -> Option<(OperationId, Blob)> {
+    let (operation, what) = file_name.split_once('.')?;
+    let blob = if what == super::images::SUFFIX {
+        Blob::Images
+    } else {
+        what.parse::<Stream>().ok()?;
+        Blob::Output
+    };
+    Some((operation.parse().ok()?, blob))
 }
 
 fn name(operation: OperationId, stream: Stream) -> String {

@@ -6,7 +6,9 @@ mod damage;
 mod disk;
 mod journal;
 mod locking;
+mod migrate;
 mod state;
+mod transcript;
 
 use std::{
     fs,
@@ -101,6 +103,9 @@ fn operation_row(n: u64, state: State) -> OperationRow {
         decided_by: None,
         comment: None,
         result: None,
+        call: None,
+        reconciled: None,
+        again: None,
     }
 }
 

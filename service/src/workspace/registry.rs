@@ -3,7 +3,7 @@
 
 use std::{
     collections::HashMap,
-    os::fd::{AsRawFd as _, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     os::unix::ffi::OsStrExt as _,
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -26,6 +26,13 @@ pub struct Workspace {
     /// Its row.
     pub row: WorkspaceRow,
     root: OwnedFd,
+}
+
+impl AsFd for Workspace {
+    /// Its root, as a place.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
 }
 
 /// Why a workspace cannot be used.
@@ -137,6 +144,15 @@ impl Registry {
             inode: row.inode,
             handle: row.handle.clone(),
         })
+    }
+
+    /// The workspace of `row`, held open, after the checks of [`Registry::identity`].
+    pub fn workspace(&self, row: &WorkspaceRow) -> Result<Arc<Workspace>, WorkspaceError> {
+        self.identity(row)?;
+        lock(&self.held)
+            .get(&row.id)
+            .cloned()
+            .ok_or_else(|| WorkspaceError::Replaced { path: salaam_core::show::line(&row.path) })
     }
 
     /// Makes sure that the executor behind `link` has the workspace open, and the same one.

@@ -74,6 +74,12 @@ pub enum SetupError {
         /// Their pids.
         pids: String,
     },
+    /// Another set-up is at work.
+    #[error("another host setup has {path} (fuser {path} names it); try again when it has ended", path = .path.display())]
+    Busy {
+        /// The lock.
+        path: PathBuf,
+    },
     /// Nothing to undo.
     #[error("{path} does not exist: there is no set-up of `{user}` to undo", path = .path.display())]
     NothingToUndo {
@@ -98,6 +104,7 @@ impl SetupError {
             Self::Command { .. } => "setup-command",
             Self::ManyChanges { .. } => "setup-many-changes",
             Self::InUse { .. } => "setup-in-use",
+            Self::Busy { .. } => "setup-busy",
             Self::NothingToUndo { .. } => "nothing-to-undo",
             Self::Host(error) => error.id(),
         }

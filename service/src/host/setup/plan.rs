@@ -28,6 +28,10 @@ pub struct Places {
     pub cron_deny: PathBuf,
     /// at's list of those who may not.
     pub at_deny: PathBuf,
+    /// polkit's rules, where systemd asks whether an account may keep its service manager without a session.
+    pub polkit: PathBuf,
+    /// Locked by whoever sets up or takes away; root's, and never removed, since two could then each hold one.
+    pub lock: PathBuf,
 }
 
 impl Places {
@@ -41,6 +45,8 @@ impl Places {
             cron_allow: "/etc/cron.allow".into(),
             cron_deny: "/etc/cron.deny".into(),
             at_deny: "/etc/at.deny".into(),
+            polkit: "/etc/polkit-1/rules.d".into(),
+            lock: "/run/salaam-setup.lock".into(),
         }
     }
 
@@ -115,6 +121,7 @@ impl Plan {
         };
         plan.take_over(places)?;
         plan.check_accounts(places)?;
+        plan.check_group(places)?;
         Ok(plan)
     }
 
@@ -174,6 +181,25 @@ impl Plan {
         Ok(())
     }
 
+    /// A tools user with the work group of another instance could write into that one's workspaces.
+    fn check_group(&self, places: &Places) -> Result<(), SetupError> {
+        let names = &self.names;
+        let own = places.instance(&names.service_user);
+        for (path, instance) in host::list(&places.etc)? {
+            if path != own && instance?.group == names.group {
+                return Err(SetupError::Account {
+                    who: names.group.clone(),
+                    why: format!(
+                        "{} has it as its work group, and each tools user could write the other's workspaces",
+                        path.display()
+                    ),
+                    fix: "name a group of its own (--group)".into(),
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Groups, accounts and memberships that are missing.
     pub(crate) fn accounts(&self, places: &Places) -> Result<Vec<Step>, SetupError> {
         let names = &self.names;
@@ -228,7 +254,16 @@ impl Plan {
                 steps.push(Step::Line { path, line: names.tools_user.clone() });
             }
         }
-        let text = sudoers::text(&names.service_user, &names.tools_user, &step::executor(&places.libexec)?);
+        // Without polkit systemd refuses everybody but root.
+        if places.polkit.is_dir() {
+            let path = places.polkit.join(format!("50-salaam-{}.rules", names.tools_user));
+            let text = polkit_rule(&names.tools_user);
+            if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
+                steps.push(Step::Rule { path, text });
+            }
+        }
+        let executor = step::executor(&places.libexec)?;
+        let text = sudoers::text(&names.service_user, &names.tools_user, &executor, sudoers::Sudo::installed());
         // Before the account exists its uid is not known; a shell fills it in.
         let uid = account(&names.service_user).map(|account| account.uid.to_string());
         let uid = uid.unwrap_or_else(|| format!("$(id -u {})", names.service_user));
@@ -339,6 +374,17 @@ fn denied(places: &Places) -> Vec<PathBuf> {
         lists.push(places.at_deny.clone());
     }
     lists
+}
+
+/// Lingering would start a service manager of the tools user's at boot, outside of every sandbox; polkit's default for
+/// one's own account is yes. The name is an account name, which needs no escapes.
+fn polkit_rule(tools_user: &str) -> String {
+    format!(
+        "// Written by `salaam host setup`, which also takes it away (--undo).\n\
+         polkit.addRule(function(action, subject) {{\n    \
+         if (action.id == \"org.freedesktop.login1.set-self-linger\" && subject.user == \"{tools_user}\") {{\n        \
+         return polkit.Result.NO;\n    }}\n}});\n"
+    )
 }
 
 fn check_names(names: &Names) -> Result<(), SetupError> {

@@ -2,10 +2,12 @@
 //! the instance exists.
 
 use std::{
-    fs::File,
+    fs::{File, TryLockError},
     io::{self, IsTerminal as _, Write},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    time::{Duration, Instant},
 };
 
 use salaam_core::instance::{Added, Instance};
@@ -53,6 +55,8 @@ pub fn run_in(options: &Options, places: &Places, executable: &Path, out: &mut d
     if !nix::unistd::geteuid().is_root() && !options.dry_run {
         return Err(SetupError::NotRoot);
     }
+    // Before anything is read: what a plan or an undo rests on must not change under it.
+    let _alone = if options.dry_run { None } else { Some(alone(&places.lock, WAIT)?) };
     if options.undo {
         return undo::undo(&options.service_user, places, out);
     }
@@ -62,7 +66,6 @@ pub fn run_in(options: &Options, places: &Places, executable: &Path, out: &mut d
     }
     let mut setup = Setup { options, places, executable, added: plan.added.clone(), plan, out };
     setup.carry_out(setup.plan.first(places)?)?;
-    let _alone = if options.dry_run { None } else { Some(alone(&places.etc)?) };
     setup.carry_out(setup.plan.accounts(places)?)?;
     setup.carry_out(setup.plan.ground(places)?)?;
     for workspace in &options.workspaces {
@@ -220,12 +223,30 @@ impl Setup<'_> {
     }
 }
 
-/// Held while accounts change: two set-ups at once would each write down half. The kernel lets go of it.
-pub(crate) fn alone(etc: &Path) -> Result<File, SetupError> {
-    let directory = File::open(etc).map_err(SetupError::io("cannot open", etc))?;
-    directory.lock().map_err(SetupError::io("cannot lock", etc))?;
-    Ok(directory)
+/// Held for the whole of a set-up or an undo: two at once would each write down half. The kernel lets go of it. The
+/// file is nobody else's to open, so nobody else can hold it.
+fn alone(lock: &Path, wait: Duration) -> Result<File, SetupError> {
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .custom_flags(nix::libc::O_NOFOLLOW)
+        .open(lock)
+        .map_err(SetupError::io("cannot open", lock))?;
+    let until = Instant::now() + wait;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(Duration::from_millis(50)),
+            Err(TryLockError::WouldBlock) => return Err(SetupError::Busy { path: lock.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(SetupError::io("cannot lock", lock)(source)),
+        }
+    }
 }
+
+/// Another set-up takes seconds, unless it walks a very large workspace or waits for somebody's yes.
+const WAIT: Duration = Duration::from_secs(30);
 
 fn agreed(report: &Report) -> Result<bool, SetupError> {
     let input = io::stdin();

@@ -40,6 +40,8 @@ pub(crate) enum Step {
     Line { path: PathBuf, line: String },
     /// The sudo rule.
     Sudoers { path: PathBuf, text: String },
+    /// A rule of polkit's, which finds it by itself.
+    Rule { path: PathBuf, text: String },
     /// The walk of a workspace, in a child.
     Fit { path: PathBuf, yes: bool },
     /// One ACL entry for the tools user.
@@ -65,6 +67,9 @@ impl Step {
                 format!(
                     "install -m 0440 /dev/stdin {beside} <<'END'\n{text}END\nvisudo -c -q -f {beside} && mv {beside} {path}"
                 )
+            }
+            Self::Rule { path, text } => {
+                format!("install -m 0644 /dev/stdin {} <<'END'\n{text}END", quote_path(path))
             }
             Self::Fit { path, yes } => {
                 let yes = if *yes { " --yes" } else { "" };
@@ -105,6 +110,12 @@ impl Step {
             }
             Self::Sudoers { path, text } => {
                 install_sudoers(path, text)?;
+                if !added.files.contains(path) {
+                    added.files.push(path.clone());
+                }
+            }
+            Self::Rule { path, text } => {
+                crate::host::plan::write_durably(path, text.as_bytes(), 0o644)?;
                 if !added.files.contains(path) {
                     added.files.push(path.clone());
                 }

@@ -10,7 +10,7 @@ use salaam_core::instance::{Added, Directories};
 use super::{
     Places, SetupError,
     plan::{earlier, merge, unfinished},
-    run::{alone, say},
+    run::say,
     running,
     step::{execute, rewrite},
     through,
@@ -25,7 +25,6 @@ pub(crate) fn undo(service_user: &str, places: &Places, out: &mut dyn Write) -> 
     if instance.is_none() && unfinished.is_none() {
         return Err(SetupError::NothingToUndo { path: file, user: service_user.to_owned() });
     }
-    let _alone = alone(&places.etc)?;
     let mut added = Added::default();
     if let Some(instance) = &instance {
         merge(&mut added, instance.added.clone());

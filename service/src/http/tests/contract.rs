@@ -75,6 +75,11 @@ fn every_verb_is_described() {
             "POST /v1/operations",
             "POST /v1/operations/{id}/cancel",
             "POST /v1/probes",
+            "POST /v1/sessions",
+            "POST /v1/sessions/{id}/cancel",
+            "POST /v1/sessions/{id}/message",
+            "POST /v1/sessions/{id}/reconcile",
+            "POST /v1/sessions/{id}/undo",
             "POST /v1/workspaces",
         ]
     );

@@ -105,8 +105,18 @@ fn a_proposal_is_understood() {
 fn what_is_wrong_with_a_proposal_is_said_with_its_field() {
     let stage = Stage::new();
     for (extra, said) in [
-        (json!({}), "exactly one of `argv` and `command` is needed"),
-        (json!({"argv": ["a"], "command": "a"}), "exactly one of `argv` and `command` is needed"),
+        (json!({}), "exactly one of `argv`, `command`, `edits` and `undo` is needed"),
+        (json!({"argv": ["a"], "command": "a"}), "exactly one of"),
+        (json!({"argv": ["a"], "edits": []}), "exactly one of"),
+        (json!({"edits": [], "undo": "op_00000000000070008000000000000000"}), "exactly one of"),
+        (json!({"edits": []}), "edits: "),
+        (json!({"edits": "a"}), "edits: "),
+        (json!({"edits": [{"path": "a", "delete": true, "sudo": true}]}), "edits: "),
+        (json!({"edits": [{"path": "../a", "delete": true}]}), "edits: "),
+        (json!({"edits": [{"path": "a", "create": "x".repeat(3 << 20)}]}), "edits: "),
+        (json!({"edits": [{"path": "a", "delete": true}], "stdin_base64": ""}), "are for commands only"),
+        (json!({"undo": "op_00000000000070008000000000000000", "timeout_seconds": 5}), "are for commands only"),
+        (json!({"undo": "last"}), "undo"),
         (json!({"argv": ["a"], "approved": true}), "unknown field `approved`"),
         (json!({"argv": []}), "an empty command cannot be approved"),
         (json!({"argv": [""]}), "an empty command cannot be approved"),
@@ -139,13 +149,36 @@ fn what_is_wrong_with_a_proposal_is_said_with_its_field() {
 }
 
 #[test]
+fn edits_and_undos_are_taken_in_the_form_that_a_model_writes() {
+    let stage = Stage::new();
+    let edits = json!([{"path": "a", "old": "x", "new": "y"}, {"path": "b", "create_base64": "/w=="}]);
+    let (status, said) = stage.post("/v1/operations", &proposal(&json!({ "edits": edits })));
+    assert_eq!(status, 200, "{said}");
+    let said = said["edits"].as_str().unwrap();
+    assert!(said.contains("\"replace\"") && said.contains("\"create\"") && said.contains("\"bytes\":1"), "{said}");
+    let id = "op_00000000000070008000000000000000";
+    assert_eq!(stage.post("/v1/operations", &proposal(&json!({ "undo": id }))), (200, json!({ "undo": id })));
+}
+
+#[test]
 fn json_that_is_none_or_too_deep_is_refused() {
     let stage = Stage::new();
+    let deep_edits =
+        format!("{{\"workspace\":\"{WORKSPACE}\",\"edits\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let deep = format!("{{\"argv\":{}{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let deep_unknown = format!("{}1{}", "{\"a\":".repeat(100_000), "}".repeat(100_000));
-    for body in
-        ["", "{", "null", "[]", "{}{}", "{\"argv\":[\"a\"],\"argv\":[\"b\"]}", "\u{feff}{}", &deep, &deep_unknown]
-    {
+    for body in [
+        "",
+        "{",
+        "null",
+        "[]",
+        "{}{}",
+        "{\"argv\":[\"a\"],\"argv\":[\"b\"]}",
+        "\u{feff}{}",
+        &deep,
+        &deep_unknown,
+        &deep_edits,
+    ] {
         let answer = stage.ask("POST", "/v1/operations", "application/json; charset=utf-8", body.as_bytes());
         assert_eq!(error_of(&answer).0, 400, "{}", &body[..body.len().min(40)]);
     }

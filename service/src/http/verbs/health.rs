@@ -18,7 +18,6 @@ use crate::{
         ask::{Checked, CheckedOrEmpty},
         limits::DRAIN_SECONDS,
         refuse, routes, schema,
-        verbs::operations::Nothing,
     },
 };
 
@@ -43,14 +42,22 @@ pub(in crate::http) async fn probes(State(app): State<Arc<App>>) -> Json<Value> 
     Json(app.probes())
 }
 
+/// How much is tried.
+#[derive(Debug, Default, Deserialize, ToSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(in crate::http) struct Again {
+    /// Every attack that there is on the sandbox, first without it and then inside; each a check of its own.
+    prove: bool,
+}
+
 /// Carries out again what can be while the service runs. A check that would refuse a start stops new grants.
-#[utoipa::path(post, path = "/v1/probes", tag = "health", operation_id = "probeAgain", request_body = Option<Nothing>,
+#[utoipa::path(post, path = "/v1/probes", tag = "health", operation_id = "probeAgain", request_body = Option<Again>,
     responses((status = 200, description = "The checks", body = schema::Probes), (status = "default", description = "Refused, with the reason and the fix", body = schema::Failed)))]
 pub(in crate::http) async fn probe_again(
     State(app): State<Arc<App>>,
-    CheckedOrEmpty(Nothing {}): CheckedOrEmpty<Nothing>,
+    CheckedOrEmpty(Again { prove }): CheckedOrEmpty<Again>,
 ) -> Result<Json<Value>, Refusal> {
-    app.probe_again().await.map(Json)
+    app.probe_again(prove).await.map(Json)
 }
 
 /// For how long.

@@ -1,4 +1,4 @@
-//! /v1/operations: an operator's own commands, from proposal to receipt.
+//! /v1/operations: an operator's own commands, edits and undos, from proposal to receipt.
 //!
 //! Promise: who proposes is attached until the receipt. The attachment lives in the handler and then in the
 //! response body, both of which are dropped when the client goes away, at any await.
@@ -15,17 +15,19 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use salaam_core::{
     bridge::{MAX_STDIN_BYTES, Stream},
-    command::Command,
+    command::{Command, CommandError},
+    edit::Change,
     id::{OperationId, WorkspaceId},
     operation::CancelCause,
     policy::Profile,
+    tool::{self, Call},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    app::{App, Attached, Progress, Proposal, Refusal, Who},
+    app::{App, Attached, Origin, Progress, Proposal, Refusal, Who, Work},
     http::{
         ask::{Arguments, Asked, Base64, Checked, CheckedOrEmpty, Named, request_id},
         limits::{LIST_DEFAULT, LIST_MOST},
@@ -34,7 +36,8 @@ use crate::{
     },
 };
 
-/// A command that an operator proposes. Exactly one of `argv` and `command`.
+/// What an operator proposes: a command, edits, or that an edit is taken back. Exactly one of `argv`, `command`,
+/// `edits` and `undo`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(in crate::http) struct Propose {
@@ -46,13 +49,21 @@ pub(in crate::http) struct Propose {
     argv: Option<Arguments>,
     /// Text for `/bin/sh -c`.
     command: Option<String>,
-    /// Standard input, at most 16 MiB before encoding; empty if left out.
+    /// Changes of files, each as a model writes it: `{"path","old","new","all"}`, `{"path","create"}`,
+    /// `{"path","create_base64"}`, `{"path","delete":true}`, `{"path","rename"}` or `{"path","mode"}`. All are made or
+    /// none; at most 2 MiB of them.
+    #[schema(value_type = Option<Vec<Object>>, max_items = 256)]
+    edits: Option<Box<RawValue>>,
+    /// The edit, or undo, that is taken back.
+    #[schema(value_type = Option<String>, pattern = "^op_[0-9a-f]{32}$")]
+    undo: Option<OperationId>,
+    /// Standard input of a command, at most 16 MiB before encoding; empty if left out.
     #[schema(value_type = Option<String>, content_encoding = "base64")]
     stdin_base64: Option<Base64>,
     /// `read-only`, `workspace-write` (default) or `full-access`.
     #[schema(value_type = Option<String>)]
     profile: Option<Profile>,
-    /// Wall-clock seconds; the configured limit if left out.
+    /// Wall-clock seconds of a command; the configured limit if left out.
     #[schema(minimum = 1)]
     timeout_seconds: Option<u64>,
     /// Grants what is proposed in the same call.
@@ -71,38 +82,64 @@ pub(in crate::http) struct Propose {
 
 impl Propose {
     /// The proposal, checked as far as it can be without the host.
-    pub(in crate::http) fn into_proposal(self) -> Result<Proposal, Refusal> {
-        let command = match (self.argv, self.command) {
-            (Some(Arguments(argv)), None) => Command::argv(argv),
-            (None, Some(text)) => Command::shell(text),
-            (Some(_), Some(_)) | (None, None) => {
-                return Err(refuse::bad_request("exactly one of `argv` and `command` is needed"));
+    pub(in crate::http) fn into_proposal(self, who: Who) -> Result<Proposal, Refusal> {
+        let stdin = self.stdin_base64.map(|Base64(bytes)| bytes);
+        let with_command = stdin.is_some() || self.timeout_seconds.is_some();
+        let work = match (self.argv, self.command, self.edits, self.undo) {
+            (Some(Arguments(argv)), None, None, None) => command(Command::argv(argv), stdin, self.timeout_seconds)?,
+            (None, Some(text), None, None) => command(Command::shell(text), stdin, self.timeout_seconds)?,
+            (None, None, Some(edits), None) => Work::Edit { changes: changes(&edits)? },
+            (None, None, None, Some(operation)) => Work::Undo { operation },
+            _several_or_none => {
+                return Err(refuse::bad_request("exactly one of `argv`, `command`, `edits` and `undo` is needed"));
             }
         };
-        let command = command.map_err(|error| refuse::bad_request(error.to_string()))?;
-        let stdin = self.stdin_base64.map(|Base64(bytes)| bytes);
-        if let Some(bytes) = &stdin
-            && bytes.len() as u64 > MAX_STDIN_BYTES
-        {
-            return Err(refuse::bad_request(format!(
-                "stdin_base64: {} bytes; {MAX_STDIN_BYTES} is the most",
-                bytes.len()
-            )));
-        }
-        if self.timeout_seconds == Some(0) {
-            return Err(refuse::bad_request("timeout_seconds: must be at least 1"));
+        match &work {
+            Work::Command { .. } => {}
+            Work::Edit { .. } | Work::Undo { .. } if with_command => {
+                return Err(refuse::bad_request("`stdin_base64` and `timeout_seconds` are for commands only"));
+            }
+            Work::Edit { .. } | Work::Undo { .. } => {}
         }
         Ok(Proposal {
             workspace: self.workspace,
-            command,
-            stdin,
+            work,
             profile: self.profile,
-            timeout_seconds: self.timeout_seconds,
-            grant: self.grant,
             detach: self.detach,
             follow: self.follow,
             request_id: request_id(self.request_id)?,
+            origin: Origin::Operator { who, grant: self.grant, session: None },
         })
+    }
+}
+
+/// A command, checked as far as it can be without the host.
+fn command(
+    command: Result<Command, CommandError>,
+    stdin: Option<Vec<u8>>,
+    timeout_seconds: Option<u64>,
+) -> Result<Work, Refusal> {
+    let command = command.map_err(|error| refuse::bad_request(error.to_string()))?;
+    if let Some(bytes) = &stdin
+        && bytes.len() as u64 > MAX_STDIN_BYTES
+    {
+        return Err(refuse::bad_request(format!("stdin_base64: {} bytes; {MAX_STDIN_BYTES} is the most", bytes.len())));
+    }
+    if timeout_seconds == Some(0) {
+        return Err(refuse::bad_request("timeout_seconds: must be at least 1"));
+    }
+    Ok(Work::Command { command, stdin, timeout_seconds })
+}
+
+/// Changes in the form that a model writes: what a person sends is read as strictly.
+fn changes(edits: &RawValue) -> Result<Vec<Change>, Refusal> {
+    let arguments = format!("{{\"action\":\"edit\",\"edits\":{}}}", edits.get());
+    match tool::parse("salaam_local", &arguments) {
+        Ok(Call::Edit { edits }) => Ok(edits),
+        Ok(Call::List { .. } | Call::Read { .. } | Call::Search { .. } | Call::Command { .. } | Call::Undo { .. }) => {
+            Err(refuse::bad_request("edits: they are none"))
+        }
+        Err(error) => Err(refuse::bad_request(format!("edits: {error}"))),
     }
 }
 
@@ -135,7 +172,7 @@ pub(in crate::http) async fn list(
     Ok(Json(json!({ "operations": app.operations(asked.limit).await? })))
 }
 
-/// Proposes a command and answers when its receipt is durable; with `follow`, line by line.
+/// Proposes a command, edits or an undo, and answers when the receipt is durable; with `follow`, line by line.
 #[utoipa::path(post, path = "/v1/operations", tag = "operations", operation_id = "proposeOperation", request_body = Propose,
     responses(
         (status = 200, description = "The result; with `follow`, one object a line", content(
@@ -149,7 +186,12 @@ pub(in crate::http) async fn propose(
 ) -> Result<Response, Refusal> {
     let stay = seat.stay()?;
     let follow = asked.follow;
-    let mut attached = app.propose(asked.into_proposal()?, who).await?;
+    let attached = app.propose(asked.into_proposal(who)?).await?;
+    answer(attached, follow, stay).await
+}
+
+/// Answers when the operation is over; with `follow`, line by line.
+pub(super) async fn answer(mut attached: Attached, follow: bool, stay: Stay) -> Result<Response, Refusal> {
     if follow {
         // What is refused before anything was recorded is an error like any other, not a line.
         let first = match attached.next().await {

@@ -1,4 +1,4 @@
-//! GET /v1/operations/{id}/output: the bytes that were kept of a stream, exactly.
+//! GET /v1/operations/{id}/output: the bytes that were kept of a stream, exactly, or as they come.
 
 use std::{fs::File, io, io::Read as _, sync::Arc};
 
@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use utoipa::IntoParams;
 
 use crate::{
-    app::{App, Refusal},
+    app::{App, Flow, Refusal},
     http::{
         ask::{Asked, Named},
         limits::READ_BYTES,
@@ -33,6 +33,10 @@ pub(in crate::http) struct WhichStream {
     #[serde(default = "stdout")]
     #[param(value_type = String, default = "stdout")]
     stream: Stream,
+    /// Of an operation that is not over: what there is, then what comes, until the receipt.
+    #[serde(default)]
+    #[param(default = false)]
+    follow: bool,
 }
 
 /// The kept bytes of one stream: all of them, or head and tail of what was longer than the limit.
@@ -48,7 +52,17 @@ pub(in crate::http) async fn output(
     Asked(which): Asked<WhichStream>,
 ) -> Result<Response, Refusal> {
     let stay = seat.stay()?;
+    let octets = (header::CONTENT_TYPE, "application/octet-stream".to_owned());
+    if which.follow
+        && let Some(flow) = app.flow(id, which.stream)
+    {
+        let body = lines::body(Following { flow, _stay: stay }, |state| Box::pin(next_bytes(state)));
+        return Ok(([octets], body).into_response());
+    }
     let Some(file) = app.output(id, which.stream).await? else {
+        if which.follow {
+            return Ok(([octets], Bytes::new()).into_response());
+        }
         return Err(Refusal {
             id: "no-output".into(),
             status: 404,
@@ -58,9 +72,19 @@ pub(in crate::http) async fn output(
     };
     let length = file.metadata().map(|metadata| metadata.len()).map_err(|error| unreadable(id, &error))?;
     let body = lines::body(Reading { file, left: length, _stay: stay }, |state| Box::pin(next_piece(state)));
-    let headers =
-        [(header::CONTENT_TYPE, "application/octet-stream".to_owned()), (header::CONTENT_LENGTH, length.to_string())];
+    let headers = [octets, (header::CONTENT_LENGTH, length.to_string())];
     Ok((headers, body).into_response())
+}
+
+/// A stream that is followed; what it holds ends with its body.
+struct Following {
+    flow: Flow,
+    _stay: Stay,
+}
+
+async fn next_bytes(mut following: Following) -> io::Result<Option<(Bytes, Following)>> {
+    let bytes = following.flow.next(READ_BYTES).await?;
+    Ok(bytes.map(|bytes| (Bytes::from(bytes), following)))
 }
 
 pub(in crate::http) struct Reading {

@@ -10,7 +10,7 @@ use salaam_core::{
 use serde_json::json;
 
 use super::{
-    super::{Change, CommitError, OperationQuery, Store, WorkspaceRow},
+    super::{Change, CommitError, OperationQuery, SessionQuery, Store, WorkspaceRow},
     Directory, changes, number, operation_id, operation_row, session_row, step,
 };
 
@@ -60,7 +60,7 @@ async fn rows_come_back_as_they_went_in() {
     assert_eq!(store.operation_of_approval(ApprovalId::new(9, number(9))).await.unwrap(), None);
     assert_eq!(store.operations(OperationQuery::default()).await.unwrap(), [full.clone(), bare.clone()]);
     assert_eq!(store.workspaces().await.unwrap(), [workspace]);
-    assert_eq!(store.sessions().await.unwrap(), [session_row()]);
+    assert_eq!(store.sessions(SessionQuery::default()).await.unwrap(), [session_row()]);
     store.close().await;
 }
 

@@ -1,5 +1,5 @@
-//! What the executor and sudo write on their standard output and error: drained always, so that neither
-//! ever blocks; bounded, made visible, and logged as theirs.
+//! What a child writes on its standard output and error: drained always, so that it never blocks; bounded, made
+//! visible, and logged as its own.
 
 use std::{
     collections::VecDeque,
@@ -16,31 +16,63 @@ use tokio::{io::AsyncReadExt as _, net::unix::pipe, task::JoinHandle};
 const LINE_BYTES: usize = 1024;
 /// Lines that are logged in any second; the rest is counted.
 const LINES_PER_SECOND: u32 = 50;
+/// Of a child that is not trusted so much is read in any second; then it waits on its own full pipe, and costs the
+/// service no more time than this.
+const HELD_BYTES_PER_SECOND: usize = 64 << 10;
 /// Lines kept for the evidence of a failed start.
 const TAIL_LINES: usize = 16;
 
-/// The readers of the two pipes. Dropping them stops reading.
+/// The readers of a child's pipes. Dropping them stops reading.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub struct Lines {
     tail: Arc<Mutex<VecDeque<String>>>,
     readers: Vec<JoinHandle<()>>,
 }
 
 impl Lines {
-    /// Reads both pipes until they end.
-    pub(super) fn read(written: [OwnedFd; 2], uid: u32) -> io::Result<Self> {
+    /// Reads the pipes until they end, as fast as the child writes. `who` names the child in the log, `pipes` are
+    /// named as they are there.
+    ///
+    /// # Errors
+    /// A descriptor that is no pipe.
+    pub fn read(
+        pipes: impl IntoIterator<Item = (&'static str, OwnedFd)>,
+        who: &'static str,
+        id: u32,
+    ) -> io::Result<Self> {
+        Self::paced(pipes, who, id, usize::MAX)
+    }
+
+    /// The same for a child that may write only to keep the service busy: it is read slowly, and blocks itself.
+    ///
+    /// # Errors
+    /// A descriptor that is no pipe.
+    pub fn read_slowly(
+        pipes: impl IntoIterator<Item = (&'static str, OwnedFd)>,
+        who: &'static str,
+        id: u32,
+    ) -> io::Result<Self> {
+        Self::paced(pipes, who, id, HELD_BYTES_PER_SECOND)
+    }
+
+    fn paced(
+        pipes: impl IntoIterator<Item = (&'static str, OwnedFd)>,
+        who: &'static str,
+        id: u32,
+        bytes_per_second: usize,
+    ) -> io::Result<Self> {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let mut readers = Vec::new();
-        for (fd, stream) in written.into_iter().zip(["stdout", "stderr"]) {
+        for (stream, fd) in pipes {
             let pipe = pipe::Receiver::from_owned_fd(fd)?;
-            let sink = Sink { uid, stream, tail: Arc::clone(&tail), rate: Rate::new(Instant::now()) };
-            readers.push(tokio::spawn(drain(pipe, sink)));
+            let sink = Sink { who, id, stream, tail: Arc::clone(&tail), rate: Rate::new(Instant::now()) };
+            readers.push(tokio::spawn(drain(pipe, sink, bytes_per_second)));
         }
         Ok(Self { tail, readers })
     }
 
-    /// The last lines, after both pipes have ended or `limit` has passed.
-    pub(super) async fn last(&mut self, limit: Duration) -> String {
+    /// The last lines, after the pipes have ended or `limit` has passed.
+    pub async fn last(&mut self, limit: Duration) -> String {
         let _ = tokio::time::timeout(limit, async {
             for reader in &mut self.readers {
                 // A reader neither panics nor is cancelled here; whatever it kept is what there is.
@@ -59,13 +91,19 @@ impl Drop for Lines {
     }
 }
 
-async fn drain(mut pipe: pipe::Receiver, mut sink: Sink) {
+async fn drain(mut pipe: pipe::Receiver, mut sink: Sink, bytes_per_second: usize) {
     let mut buffer = [0; 4096];
     let mut line = Line::default();
+    let mut allowance = bytes_per_second;
     loop {
         match pipe.read(&mut buffer).await {
             Ok(0) | Err(_) => break,
             Ok(read) => {
+                allowance = allowance.saturating_sub(read);
+                if allowance == 0 {
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    allowance = bytes_per_second;
+                }
                 for byte in buffer.iter().take(read) {
                     if let Some(whole) = line.push(*byte) {
                         sink.take(whole);
@@ -113,7 +151,9 @@ impl Line {
 }
 
 struct Sink {
-    uid: u32,
+    who: &'static str,
+    /// The account or process that tells it from others of its kind.
+    id: u32,
     stream: &'static str,
     tail: Arc<Mutex<VecDeque<String>>>,
     rate: Rate,
@@ -125,10 +165,10 @@ impl Sink {
             Admitted::No => return,
             Admitted::Yes { dropped: 0 } => {}
             Admitted::Yes { dropped } => {
-                tracing::warn!(uid = self.uid, stream = self.stream, dropped, "the executor wrote too many lines");
+                tracing::warn!(id = self.id, stream = self.stream, dropped, "the {} wrote too many lines", self.who);
             }
         }
-        tracing::info!(uid = self.uid, stream = self.stream, line, "the executor says");
+        tracing::info!(id = self.id, stream = self.stream, line, "the {} says", self.who);
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         if tail.len() == TAIL_LINES {
             tail.pop_front();
@@ -201,7 +241,7 @@ mod tests {
     async fn the_last_lines_are_kept_and_a_writer_never_blocks() {
         let (out, mut to_out) = io::pipe().unwrap();
         let (err, to_err) = io::pipe().unwrap();
-        let mut lines = Lines::read([out.into(), err.into()], 1).unwrap();
+        let mut lines = Lines::read([("stdout", out.into()), ("stderr", err.into())], "child", 1).unwrap();
         let writer = tokio::task::spawn_blocking(move || {
             for number in 0..100_000 {
                 writeln!(to_out, "line {number}").unwrap();
@@ -211,5 +251,24 @@ mod tests {
         writer.await.unwrap();
         let last = lines.last(Duration::from_secs(10)).await;
         assert!(last.starts_with("line ") && last.matches(" / ").count() == TAIL_LINES - 1, "{last}");
+    }
+
+    #[tokio::test]
+    async fn a_writer_that_is_not_trusted_waits_on_its_own_pipe() {
+        let (log, mut to_log) = io::pipe().unwrap();
+        let lines = Lines::read_slowly([("log", log.into())], "child", 1).unwrap();
+        let flags = nix::fcntl::OFlag::O_NONBLOCK;
+        nix::fcntl::fcntl(&to_log, nix::fcntl::FcntlArg::F_SETFL(flags)).unwrap();
+        let mut taken = 0;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(300) {
+            match to_log.write(&[b'x'; 4096]) {
+                Ok(bytes) => taken += bytes,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+        // What may be read in a second, and what a pipe holds.
+        assert!(taken <= HELD_BYTES_PER_SECOND + (64 << 10) + 4096, "{taken} bytes");
+        drop(lines);
     }
 }

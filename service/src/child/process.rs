@@ -1,4 +1,4 @@
-//! Processes by descriptor: our child, which is reaped, and the executor behind it, which is only watched.
+//! Processes by descriptor: a child, which is reaped, and others, which are only watched.
 
 use std::{fmt, io, os::fd::OwnedFd, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::{
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Exit {
+pub enum Exit {
     /// It left with this code.
     Code(i32),
     /// This signal ended it.
@@ -41,26 +41,30 @@ impl fmt::Display for Exit {
 
 /// Any process, by pidfd.
 #[derive(Debug)]
-pub(super) struct Watched(AsyncFd<OwnedFd>);
+pub struct Watched(AsyncFd<OwnedFd>);
 
 impl Watched {
+    /// Watches the process behind `pidfd`.
+    ///
+    /// # Errors
+    /// What the event loop gives.
     #[expect(
         deprecated,
         reason = "deprecated because the object might close its descriptor early; an OwnedFd cannot, and the replacement is an unsafe function"
     )]
-    pub(super) fn new(pidfd: OwnedFd) -> io::Result<Self> {
+    pub fn new(pidfd: OwnedFd) -> io::Result<Self> {
         AsyncFd::try_with_interest(pidfd, Interest::READABLE).map(Self).map_err(|error| error.into_parts().1)
     }
 
     /// Resolves once it has ended. An error of the event loop resolves too: the caller takes that for a loss,
     /// and asks [`Watched::has_ended`] for proof.
-    pub(super) async fn ended(&self) {
+    pub async fn ended(&self) {
         // A pidfd stays readable, so readiness is never cleared.
         let _ = self.0.readable().await;
     }
 
     /// Whether it has ended, by the kernel's word, waiting at most `limit`.
-    pub(super) async fn has_ended(&self, limit: Duration) -> bool {
+    pub async fn has_ended(&self, limit: Duration) -> bool {
         let _ = timeout(limit, self.ended()).await;
         pidfd::has_ended(self.0.get_ref(), 0).unwrap_or(false)
     }
@@ -70,9 +74,9 @@ impl Watched {
     }
 }
 
-/// Our child: sudo, or the executor itself.
+/// A child of ours.
 #[derive(Debug)]
-pub(super) struct Child {
+pub struct Child {
     pid: Pid,
     watched: Watched,
     exit: Option<Exit>,
@@ -80,22 +84,26 @@ pub(super) struct Child {
 
 impl Child {
     /// Takes over a child that nobody has reaped: its number cannot have been used again.
-    pub(super) fn new(pid: Pid) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// What pidfd_open(2) gives.
+    pub fn new(pid: Pid) -> io::Result<Self> {
         let watched = Watched::new(pidfd::open(pid.as_raw())?)?;
         Ok(Self { pid, watched, exit: None })
     }
 
-    pub(super) const fn pid(&self) -> Pid {
+    /// Its number.
+    pub const fn pid(&self) -> Pid {
         self.pid
     }
 
     /// Resolves once it has ended; it is still to be reaped.
-    pub(super) async fn ended(&self) {
+    pub async fn ended(&self) {
         self.watched.ended().await;
     }
 
     /// Reaps it, waiting at most `limit` for its end.
-    pub(super) async fn reap(&mut self, limit: Duration) -> Option<Exit> {
+    pub async fn reap(&mut self, limit: Duration) -> Option<Exit> {
         if self.exit.is_none() && self.watched.has_ended(limit).await {
             self.exit = match waitpid(self.pid, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(_, code)) => Some(Exit::Code(code)),
@@ -113,14 +121,12 @@ impl Child {
         self.exit
     }
 
-    /// Asks it to end. sudo relays both signals to the executor; CONT because sudo stops itself when the
-    /// executor is stopped, and a stopped process handles no TERM. KILL would leave the executor running.
-    pub(super) fn terminate(&self) {
-        for signal in [Signal::SIGTERM, Signal::SIGCONT] {
-            if let Err(error) = self.watched.signal(signal) {
-                tracing::warn!(pid = self.pid.as_raw(), %signal, %error, "the executor's sudo could not be signalled");
-            }
-        }
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) gives: ESRCH once it was reaped, EPERM where it runs as another account.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.watched.signal(signal)
     }
 }
 
@@ -148,7 +154,7 @@ mod tests {
         assert_eq!(child.reap(long).await, Some(Exit::Signal(9)));
         let mut child = shell("sleep 60");
         assert_eq!(child.reap(Duration::ZERO).await, None);
-        child.terminate();
+        child.signal(Signal::SIGTERM).unwrap();
         assert_eq!(child.reap(long).await, Some(Exit::Signal(15)));
     }
 }
