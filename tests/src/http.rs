@@ -101,6 +101,13 @@ pub fn send(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Re
     Reply::read(&mut stream).unwrap_or_else(|| panic!("no answer to {method} {path}"))
 }
 
+/// The same where nobody may be there to answer: a service that is being killed.
+pub fn ask(socket: &Path, method: &str, path: &str, body: Option<&Value>) -> Option<Reply> {
+    let mut stream = connect(socket, Duration::from_secs(10)).ok()?;
+    stream.write_all(&request(method, path, body)).ok()?;
+    Reply::read(&mut stream)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

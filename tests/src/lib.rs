@@ -6,14 +6,17 @@
 
 pub mod account;
 pub mod breakage;
+pub mod fuzz;
 pub mod host;
 pub mod http;
 pub mod pair;
 pub mod process;
 pub mod ran;
 pub mod random;
+pub mod session;
 pub mod sweep;
 pub mod watchdog;
+pub mod within;
 
 pub use account::Account;
 pub use breakage::Mended;
@@ -22,6 +25,7 @@ pub use http::Reply;
 pub use pair::{Pair, Pending};
 pub use ran::Ran;
 pub use random::Seeded;
+pub use within::Within;
 
 use std::{
     thread,

@@ -19,7 +19,12 @@ pub const PREFIX: &str = "slt";
 /// One file per run, locked by the kernel while the run lives.
 const LOCKS: &str = "/run/salaam-tests";
 /// What stands behind the tag in the names of accounts and groups.
-pub const ROLES: [&str; 7] = ["svc", "tools", "work", "ops", "op", "out", "hand"];
+pub const ROLES: [&str; 13] =
+    ["svc", "tools", "work", "ops", "op", "out", "hand", "out-tools", "out-work", "svc2", "tools2", "work2", "ops2"];
+
+/// The roles among them that a set-up is made for, and those that it makes tools users of.
+const SERVICES: [&str; 3] = ["svc", "svc2", "out"];
+const TOOLS: [&str; 3] = ["tools", "tools2", "out-tools"];
 
 /// Where a run puts everything.
 pub fn root_of(tag: &str) -> PathBuf {
@@ -85,25 +90,13 @@ pub fn sweep(tag: &str) {
     assert!(is_tag(tag), "{tag} is no tag of a test run");
     let name = |role: &str| format!("{tag}-{role}");
     let accounts: Vec<Account> = ROLES.iter().filter_map(|role| Account::named(&name(role))).collect();
-    let service = name("svc");
     end_processes(&accounts);
     unmount(tag);
-    let salaam = root_of(tag).join("bin/salaam");
-    let instance = PathBuf::from(format!("/etc/salaam/{service}.toml"));
-    let directories: Vec<PathBuf> = fs::read_to_string(&instance)
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| Some(PathBuf::from(line.split_once(" = \"")?.1.trim_end_matches('"'))))
-        .filter(|path| path.is_absolute() && path.to_string_lossy().contains(tag))
-        .collect();
-    if instance.exists() && salaam.exists() {
-        let undone = Command::new(salaam).args(["host", "setup", "--service-user", &service, "--undo"]).output();
-        if let Some(failed) = undone.ok().filter(|undone| !undone.status.success()) {
-            let said = String::from_utf8_lossy(&failed.stderr).into_owned();
-            eprintln!("host setup --undo left with {:?}: {said}", failed.status.code());
-        }
+    let services = SERVICES.map(name);
+    let mut directories: Vec<PathBuf> = services.iter().flat_map(|service| undone(tag, service)).collect();
+    for role in TOOLS {
+        drop(fs::remove_file(format!("/etc/polkit-1/rules.d/50-salaam-{}.rules", name(role))));
     }
-    drop(fs::remove_file(instance));
     for account in &accounts {
         drop(fs::remove_file(format!("/etc/sudoers.d/salaam-{}", account.uid)));
         if Account::named(&account.name).is_some() {
@@ -113,14 +106,39 @@ pub fn sweep(tag: &str) {
     for role in ROLES {
         quietly(Command::new("groupdel").arg(name(role)));
     }
-    let data = [format!("/var/lib/salaam-{service}"), format!("/var/lib/{}", name("tools"))].map(PathBuf::from);
-    for directory in directories.iter().chain(&data).chain([&root_of(tag), &workspaces_of(tag)]) {
+    directories.extend(services.iter().map(|service| PathBuf::from(format!("/var/lib/salaam-{service}"))));
+    directories.extend(TOOLS.map(|role| PathBuf::from(format!("/var/lib/{}", name(role)))));
+    directories.extend([root_of(tag), workspaces_of(tag)]);
+    for directory in directories {
         drop(fs::remove_dir_all(directory));
     }
     for list in ["/etc/cron.deny", "/etc/at.deny"] {
-        without_line(Path::new(list), &name("tools"));
+        for role in TOOLS {
+            without_line(Path::new(list), &name(role));
+        }
     }
     drop(fs::remove_file(Path::new(LOCKS).join(tag)));
+}
+
+/// Takes a set-up away by its own door; gives the directories that it named.
+fn undone(tag: &str, service: &str) -> Vec<PathBuf> {
+    let salaam = root_of(tag).join("bin/salaam");
+    let instance = PathBuf::from(format!("/etc/salaam/{service}.toml"));
+    let directories: Vec<PathBuf> = fs::read_to_string(&instance)
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| Some(PathBuf::from(line.split_once(" = \"")?.1.trim_end_matches('"'))))
+        .filter(|path| path.is_absolute() && path.to_string_lossy().contains(tag))
+        .collect();
+    if instance.exists() && salaam.exists() {
+        let undone = Command::new(salaam).args(["host", "setup", "--service-user", service, "--undo"]).output();
+        if let Some(failed) = undone.ok().filter(|undone| !undone.status.success()) {
+            let said = String::from_utf8_lossy(&failed.stderr).into_owned();
+            eprintln!("host setup --undo left with {:?}: {said}", failed.status.code());
+        }
+    }
+    drop(fs::remove_file(instance));
+    directories
 }
 
 /// What an undo that failed left in a list of others.

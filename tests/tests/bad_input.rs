@@ -373,20 +373,36 @@ fn the_socket_is_not_taken_from_a_file_that_is_none() {
     drop(fs::remove_file(pair.socket()));
 }
 
-/// Nothing is read from a workspace or above it.
+/// S10: nothing is read from a workspace or above it, by whatever way it came there; and what the operator changes in
+/// the host's own configuration holds only once it is pinned.
 #[test]
 fn configuration_that_lies_in_a_workspace_is_not_read() {
     let _turn = limit!(60);
     let pair = Pair::started(Host::shared());
+    let wider = "no_such_key = 1\nunsandboxed_commands = \"allow\"\n";
     for name in ["host.toml", ".salaam/host.toml", "salaam.toml"] {
         let path = inside(&pair, name);
         fs::create_dir_all(path.parent().unwrap_or(Path::new("/"))).expect("root may");
-        fs::write(path, "no_such_key = 1\nunsandboxed_commands = \"allow\"\n").expect("root writes");
+        fs::write(path, wider).expect("root writes");
     }
+    // As an agent would: an approved edit.
+    let edit = serde_json::json!({"edits": [{"path": ".config/salaam/host.toml", "create": wider}], "grant": true});
+    assert_eq!(pair.post(edit).json()["state"], "completed");
+    let above = pair.workspace.with_file_name("host.toml");
+    fs::write(&above, wider).expect("root writes");
+    let gone = salaam_tests::Mended::by(move || fs::remove_file(above));
+    let result = pair.result(&[], &["true"]);
+    assert_eq!(result["isolation"], "tools-user-bubblewrap");
+    // The host's own: what runs keeps what it was started with, and the next start refuses until it is pinned.
+    pair.configure("unsandboxed_commands = \"allow\"\n");
+    assert_eq!(pair.result(&[], &["true"])["manifest"], result["manifest"]);
+    assert_eq!(pair.health()["tool_execution"]["unsandboxed_commands"], "refuse");
+    pair.configure("");
     pair.stop().ok();
     let mut command = pair.command_as(&pair.host.service);
     command.args(["service", "start", "--tools-user", &pair.host.tools.name]).current_dir(&pair.workspace);
     Ran::of(&mut command).ok();
     assert_eq!(pair.health()["tool_execution"]["unsandboxed_commands"], "refuse");
+    drop(gone);
     ran::run(&["rm", "-r", &inside(&pair, ".salaam").display().to_string()]);
 }

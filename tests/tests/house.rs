@@ -12,11 +12,13 @@ use salaam_tests::host::sources;
 /// Modules by floor, the lowest first. Imports point to lower floors only; adapters and engines that need one another
 /// stand in the order in which they do.
 const SERVICE: &[&[&str]] = &[
-    &["clock", "version"],
-    &["store", "executor", "host", "metrics"],
+    &["clock", "version", "child"],
+    &["store", "executor", "workers", "readers", "host", "metrics"],
     &["workspace"],
     &["probe"],
-    &["operation", "session", "recovery"],
+    &["operation"],
+    // A session proposes operations; an operation knows its session by id only.
+    &["session"],
     &["app"],
     &["http"],
     &["cli"],
@@ -24,7 +26,7 @@ const SERVICE: &[&[&str]] = &[
 
 /// The same for the executor. Its `app` is the start sequence, whose last step is to serve, so it stands on top.
 const TOOLSD: &[&[&str]] = &[
-    &["harden", "bridge"],
+    &["harden", "bridge", "beneath"],
     &["floor"],
     &["sandbox", "supervise", "output", "ledger", "scan"],
     &["command", "edit", "copy"],
@@ -287,6 +289,22 @@ fn files_can_be_read_in_one_sitting() {
         })
         .collect();
     assert!(long.is_empty(), "too long: {long:#?}");
+}
+
+#[test]
+fn both_units_are_the_same_but_for_whose_they_are() {
+    let directives = |name: &str| -> Vec<String> {
+        let lines = read(format!("systemd/{name}.service"));
+        let lines = lines.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+        // What names the instance.
+        let own = ["Description=", "RequiresMountsFor=", "ConditionPathExists=", "User="];
+        lines.map(|line| own.iter().find(|own| line.starts_with(**own)).map_or(line, |own| *own).to_owned()).collect()
+    };
+    assert_eq!(directives("salaam"), directives("salaam@"));
+    let template = read("systemd/salaam@.service");
+    for own in ["RequiresMountsFor=/var/lib/salaam-%i", "ConditionPathExists=/etc/salaam/%i.toml", "User=%i"] {
+        assert!(template.contains(own), "{own}");
+    }
 }
 
 #[test]

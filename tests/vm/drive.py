@@ -93,6 +93,10 @@ class Host:
         made = f"mkdir -p $(dirname {DROP_IN}); cat >{DROP_IN} <<'END'\n{text}\nEND" if lines else f"rm -f {DROP_IN}"
         self.sh(f"{made}\nsystemctl daemon-reload; systemctl reset-failed salaam 2>/dev/null || true")
 
+    def follow(self, fix):
+        """Types what was printed."""
+        self.sh(f"cat >/root/fix <<'FIX'\n{fix}\nFIX\nsh /root/fix")
+
     def restart(self):
         self.sh("systemctl restart salaam")
 
@@ -243,13 +247,103 @@ def degrades_without_user_namespaces(host):
         need("kernel.unprivileged_userns_clone" in fix, fix)
         said = host.alice("salaam run --yes -- true", code=125)
         need("sandbox-userns" in said, said)
-    finally:
-        # What the fix says.
-        host.sh("echo kernel.unprivileged_userns_clone=1 >/etc/sysctl.d/salaam-test.conf; sysctl -q --system")
+    except Failure:
+        host.sh("sysctl -q -w kernel.unprivileged_userns_clone=1")
+        raise
+    host.follow(fix)
     host.restart()
     need(host.health()["status"] == "ok", "the fix does not mend it")
     host.alice("salaam run --yes -- true")
     return "health degraded, the command refused with sandbox-userns; mended by the fix that it names"
+
+
+def opens_no_session_of_pam(host):
+    stack = "/etc/pam.d/sudo"
+    rule = "/etc/sudoers.d/salaam-$(id -u salaam)"
+    host.sh(f"cp -p {stack} /root/stack; cp -p {rule} /root/rule; echo 'session optional pam_systemd.so' >>{stack}")
+    try:
+        host.restart()
+        executor = host.health()["tool_execution"]["executors"][0]["pid"]
+        place = host.sh(f"cat /proc/{executor}/cgroup").split("::")[1]
+        need(place == "/system.slice/salaam.service", f"the executor is in {place}")
+        # What it is good for: a session starts a service manager of the tools user's, with a bus.
+        host.sh(f"sed -i 's/ !pam_session,//' {rule}")
+        host.drop_in()
+        mark = host.sh("date '+%F %T'; sleep 1")
+        host.sh("systemctl restart salaam", code=1)
+        said = host.sh(f"journalctl -q -u salaam -o cat --since '{mark}'")
+        need("session-bus-socket-reachable" in said, said)
+    finally:
+        host.sh(f"cp -p /root/stack {stack}; cp -p /root/rule {rule}; loginctl terminate-user salaam-tools || true\n"
+                "until [ ! -e /run/user/$(id -u salaam-tools)/bus ]; do sleep 0.2; done", within=60)
+        host.drop_in()
+        host.restart()
+    return f"with pam_systemd in sudo's stack the executor stays in {place}; without `!pam_session` the start is refused"
+
+
+def warns_of_what_could_stay_behind(host):
+    def found(probe):
+        rows = {row["id"]: row for row in json.loads(host.alice("salaam doctor --json"))["probes"]}
+        return rows[probe]
+
+    need(found("can-linger")["result"] == "pass" and found("can-cron")["result"] == "pass", "set-up did not deny it")
+    denied = host.sh("runuser -u salaam-tools -- loginctl --no-ask-password enable-linger", code=1)
+    # polkit's own default is yes; set-up wrote the rule that says no.
+    breaks = {
+        "can-linger": "mv /etc/polkit-1/rules.d/50-salaam-salaam-tools.rules /root/rules",
+        "can-cron": "sed -i '/^salaam-tools$/d' /etc/cron.deny",
+    }
+    for probe, broken in breaks.items():
+        host.sh(f"{broken}; sleep 1")
+        row = found(probe)
+        need(row["result"] == "warn", f"{probe}: {row}")
+        host.follow(row["fix"])
+        host.sh("sleep 1")
+        row = found(probe)
+        need(row["result"] == "pass", f"{probe} after its fix: {row}")
+    return f"can-linger and can-cron are warned of and mended by their fixes; as set up: {denied.splitlines()[-1]}"
+
+
+def refuses_a_bus_of_the_tools_user(host):
+    host.sh("loginctl enable-linger salaam-tools; until [ -S /run/user/$(id -u salaam-tools)/bus ]; do sleep 0.2; done")
+    host.drop_in()
+    host.sh("systemctl restart salaam", code=1)
+    need(host.shown("ExecMainStatus") == {"ExecMainStatus": "3"}, "it started")
+    report = json.loads(host.sh("cd /; runuser -u salaam -- salaam doctor --json", code=3))
+    failed = [row for row in report["probes"] if row["result"] == "fail"]
+    need([row["id"] for row in failed] == ["session-bus-socket-reachable"], f"failed: {failed}")
+    host.follow(failed[0]["fix"])
+    host.drop_in()
+    host.restart()
+    need(host.health()["status"] == "ok", "the fix does not mend it")
+    return f"a lingering tools user has a service manager: {failed[0]['evidence']}; mended by the fix"
+
+
+def runs_a_second_instance(host):
+    def bob(command, code=0):
+        return host.sh(f"cd /srv/beta; runuser -u bob -- salaam --instance beta {command}", code=code)
+
+    host.sh("salaam host setup --service-user beta --tools-user beta-tools --group beta-work "
+            "--operators-group beta-operators --operator bob --workspace /srv/beta")
+    try:
+        complaints = host.sh("systemd-analyze verify salaam@beta.service 2>&1")
+        need(not complaints, f"systemd-analyze verify: {complaints}")
+        host.sh("systemctl start salaam@beta")
+        bob("workspace add /srv/beta --name beta")
+        account = json.loads(bob("run --yes --json -- id -un"))["output"]["stdout"]["text"].strip()
+        need(account == "beta-tools", f"the command ran as {account}")
+        listed = host.alice("salaam health", code=2)
+        need("beta" in listed and "salaam" in listed, listed)
+        bob("health")
+        turned = host.alice("salaam --instance beta health", code=3)
+        host.sh("runuser -u salaam-tools -- ls /srv/beta", code=2)
+        host.sh("runuser -u beta-tools -- ls /srv/project", code=2)
+        host.sh("systemctl stop salaam@beta")
+        need(host.shown("ActiveState") == {"ActiveState": "active"}, "the first one stopped, too")
+    finally:
+        host.sh("systemctl stop salaam@beta; rm -rf /srv/beta; salaam host setup --service-user beta --undo")
+    host.alice("salaam run --yes -- true")
+    return f"`systemctl start salaam@beta`: its command ran as {account}; to others: {turned.splitlines()[0]}"
 
 
 def survives_a_reboot(host):
@@ -298,6 +392,10 @@ WHOLE = [
     ("a hung service", is_restarted_when_it_hangs),
     ("`NoNewPrivileges=yes` by a drop-in", refuses_under_no_new_privileges),
     ("`kernel.unprivileged_userns_clone=0`", degrades_without_user_namespaces),
+    ("pam_systemd in sudo's stack", opens_no_session_of_pam),
+    ("lingering and cron", warns_of_what_could_stay_behind),
+    ("a session bus of the tools user", refuses_a_bus_of_the_tools_user),
+    ("a second instance", runs_a_second_instance),
     ("`systemctl reboot`", survives_a_reboot),
     ("`reboot --force --force`", survives_a_reboot_at_once),
     ("a power cut", survives_a_power_cut),
