@@ -239,8 +239,12 @@ impl Owner {
 
     pub(super) async fn stale(&self, mut row: OperationRow, changed: Vec<Value>) -> Result<Value, Refusal> {
         let event = record::stale(&row, &changed)?;
-        let names: Vec<_> =
-            changed.iter().filter_map(|c| c.get("path").or_else(|| c.get("field"))).map(ToString::to_string).collect();
+        let name = |change: &Value| {
+            let what = change.get("path").or_else(|| change.get("field"))?;
+            let why = change.get("evidence").and_then(Value::as_str);
+            Some(why.map_or_else(|| what.to_string(), |why| format!("{what} ({why})")))
+        };
+        let names: Vec<String> = changed.iter().filter_map(name).collect();
         let error = json!({
             "id": "stale-approval",
             "message": format!("what was approved is no longer what would run; changed: {}", names.join(", ")),

@@ -2,10 +2,12 @@
 
 use std::{
     io::{self, IsTerminal},
+    os::fd::AsFd,
     time::Duration,
 };
 
 use hyper::Method;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use salaam_core::id::{OperationId, SessionId};
 use serde_json::Value;
 use tokio::{
@@ -128,7 +130,13 @@ impl<'a> View<'a> {
                     Ok(None) | Err(Trouble::Connection { .. }) => return Ok(None),
                     Err(why) => return Err(why),
                 },
-                _ = tick.tick() => self.status()?,
+                _ = tick.tick() => {
+                    // A pipe without a reader tells it to a writer only, and a session may be quiet for long.
+                    if deserted() {
+                        return Err(Trouble::BrokenPipe);
+                    }
+                    self.status()?;
+                }
             }
         }
     }
@@ -220,6 +228,14 @@ impl<'a> View<'a> {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// Whether nobody reads standard output any more.
+fn deserted() -> bool {
+    let stdout = io::stdout();
+    let mut ends = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let seen = poll(&mut ends, PollTimeout::ZERO).is_ok_and(|seen| seen > 0);
+    seen && ends.iter().any(|end| end.revents().is_some_and(|of| of.contains(PollFlags::POLLERR)))
 }
 
 impl Running {
