@@ -29,8 +29,8 @@ use super::{Refusal, hold::HeldFile, memory, vigil::Guarded, workspace::Workspac
 use crate::{
     output,
     sandbox::{
-        Bwrap, Descriptors, Diagnosis, Launch, Protection, ReadPath, Walls, bare, environment, knobs, open_read_path,
-        protected, walled,
+        Bwrap, Descriptors, Diagnosis, GIT_SETTINGS, GIT_SETTINGS_INSIDE, Launch, Protection, ReadPath, Walls, bare,
+        environment, knobs, open_read_path, protected, walled,
     },
     supervise::{Cgroups, Leaf, Order, Start, pipe},
 };
@@ -158,13 +158,16 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         cgroup: false,
     };
     let mut descriptors = Descriptors::from(STATUS + 1);
+    let settings =
+        memory::sealed("git settings", GIT_SETTINGS).map_err(Refusal::kernel("writing down git's settings"))?;
+    let held = scene.held.iter().map(|file| (file.path.as_path(), file.mode, Arc::clone(&file.content)));
     let walls = Walls {
         workspace: &workspace.path,
         root: Arc::clone(&workspace.root),
         writable,
         protected: protection.mounts,
         read_paths: &read_paths,
-        bound: scene.held.iter().map(|file| (file.path.as_path(), file.mode, Arc::clone(&file.content))).collect(),
+        bound: held.chain([(Path::new(GIT_SETTINGS_INSIDE), 0o444, Arc::new(settings))]).collect(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };

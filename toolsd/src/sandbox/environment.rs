@@ -25,8 +25,15 @@ const BASE: &[(&str, &str)] = &[
     ("GIT_CONFIG_COUNT", "1"),
     ("GIT_CONFIG_KEY_0", "safe.directory"),
     ("GIT_CONFIG_VALUE_0", "*"),
-    ("GIT_CONFIG_NOSYSTEM", "1"),
+    // The same for the git that git starts, as for a clone, from which it keeps the three above. Without walls
+    // there is no such file, and the host's own settings are not read either.
+    ("GIT_CONFIG_SYSTEM", GIT_SETTINGS_INSIDE),
 ];
+
+/// Where git's settings for every command lie inside.
+pub const GIT_SETTINGS_INSIDE: &str = "/.salaam/gitconfig";
+/// Them.
+pub const GIT_SETTINGS: &[u8] = b"[safe]\n\tdirectory = *\n";
 
 /// System directories only; what is writable never comes first.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

@@ -15,7 +15,7 @@ mod system;
 pub use arguments::{Arguments, Descriptors, LAUNCH_INSIDE, Launch, Walls, bare, walled};
 pub use bwrap::{Bwrap, find};
 pub use diagnose::{Diagnosis, Host, diagnose, knobs};
-pub use environment::environment;
+pub use environment::{GIT_SETTINGS, GIT_SETTINGS_INSIDE, environment};
 pub(crate) use paths::open_plain;
 pub use paths::{PathRefusal, ReadPath, absolute, open_read_path, refuse_workspace};
 pub(crate) use protect::named_in;
