@@ -114,11 +114,24 @@ fn is_pending(row: &Value) -> bool {
 }
 
 /// Shows each open question once, oldest first, and asks. With `--json`, or without a terminal, it prints
-/// them and asks nothing.
+/// them and asks nothing. A service that goes away after it had answered is waited for.
 async fn watch(client: &Client, out: Out) -> Result<(), Trouble> {
     let mut seen: Vec<ApprovalId> = Vec::new();
+    let (mut answered, mut away) = (false, false);
     loop {
-        let mut open = rows(client.fetch("/v1/approvals").await?, "approvals")?;
+        let mut open = match client.fetch("/v1/approvals").await {
+            Ok(list) => rows(list, "approvals")?,
+            Err(Trouble::NotRunning { .. } | Trouble::Connection { .. }) if answered => {
+                if !away {
+                    out.note("the service went away; waiting for it");
+                }
+                away = true;
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            Err(why) => return Err(why),
+        };
+        (answered, away) = (true, false);
         open.retain(is_pending);
         open.sort_by_key(|row| at(row, "/approval"));
         let mut still = Vec::new();
