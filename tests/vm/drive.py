@@ -287,7 +287,7 @@ def warns_of_what_could_stay_behind(host):
         return rows[probe]
 
     need(found("can-linger")["result"] == "pass" and found("can-cron")["result"] == "pass", "set-up did not deny it")
-    denied = host.sh("runuser -u salaam-tools -- loginctl --no-ask-password enable-linger", code=1)
+    denied = host.sh("runuser -u salaam-tools -- loginctl --no-ask-password enable-linger $(id -u salaam-tools)", code=1)
     # polkit's own default is yes; set-up wrote the rule that says no.
     breaks = {
         "can-linger": "mv /etc/polkit-1/rules.d/50-salaam-salaam-tools.rules /root/rules",

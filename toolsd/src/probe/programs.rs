@@ -63,10 +63,14 @@ pub(super) fn attempt(action: Action) -> Outcome {
         Action::Crontab => run(CRONTAB, &[c"crontab", c"-l"]),
         Action::At => run(ATQ, &[c"atq"]),
         Action::Linger => {
-            let outcome = run(LOGINCTL, &[c"loginctl", c"--no-ask-password", c"enable-linger"]);
+            // Without a name it means the account of the caller's session, and this process has none (ENXIO).
+            let Ok(own) = CString::new(getuid().to_string()) else {
+                return Outcome::of_call(Err(io::Error::from_raw_os_error(libc::EINVAL)));
+            };
+            let outcome = run(LOGINCTL, &[c"loginctl", c"--no-ask-password", c"enable-linger", &own]);
             if outcome.code == Some(0) {
                 // The answer is already known; a failure here shows at the next look, which finds it lingering.
-                run(LOGINCTL, &[c"loginctl", c"--no-ask-password", c"disable-linger"]);
+                run(LOGINCTL, &[c"loginctl", c"--no-ask-password", c"disable-linger", &own]);
             }
             outcome
         }
