@@ -108,7 +108,13 @@ fn outside(pair: &Pair, one: &Alone, at: &Path) -> bool {
     child.wait().expect("it is ours");
     match one.after {
         After::Sleepers => {
-            let left = sleepers(tools.uid);
+            // A child of a child may come to be only after its first parent's end.
+            let until = std::time::Instant::now() + Duration::from_secs(5);
+            let mut left = sleepers(tools.uid);
+            while left.is_empty() && std::time::Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(10));
+                left = sleepers(tools.uid);
+            }
             left.iter().for_each(Process::kill);
             !left.is_empty()
         }
