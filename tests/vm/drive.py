@@ -275,7 +275,7 @@ def opens_no_session_of_pam(host):
         need("session-bus-socket-reachable" in said, said)
     finally:
         host.sh(f"cp -p /root/stack {stack}; cp -p /root/rule {rule}; loginctl terminate-user salaam-tools || true\n"
-                "until [ ! -e /run/user/$(id -u salaam-tools)/bus ]; do sleep 0.2; done", within=60)
+                "until [ ! -e /run/user/$(id -u salaam-tools)/systemd/private ]; do sleep 0.2; done", within=60)
         host.drop_in()
         host.restart()
     return f"with pam_systemd in sudo's stack the executor stays in {place}; without `!pam_session` the start is refused"
@@ -305,7 +305,7 @@ def warns_of_what_could_stay_behind(host):
 
 
 def refuses_a_bus_of_the_tools_user(host):
-    host.sh("loginctl enable-linger salaam-tools; until [ -S /run/user/$(id -u salaam-tools)/bus ]; do sleep 0.2; done")
+    host.sh("loginctl enable-linger salaam-tools; until [ -S /run/user/$(id -u salaam-tools)/systemd/private ]; do sleep 0.2; done")
     host.drop_in()
     host.sh("systemctl restart salaam", code=1)
     need(host.shown("ExecMainStatus") == {"ExecMainStatus": "3"}, "it started")
