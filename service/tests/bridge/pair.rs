@@ -99,8 +99,9 @@ impl Pair {
     /// the answer, `V` is the version.
     pub(crate) fn fake(&self, script: &str) {
         let text = format!(
-            "#!/usr/bin/python3 -I\nimport os, socket, sys, time\nb = socket.socket(fileno=0)\nV = b'\\1\\0\\0\\0'\n\
-             def hello():\n    b.send(b'SALAAMTOOLSD' + V)\n    b.recv(16)\n{script}\ntry:\n    b.recv(1)\n    while b.recv(65536): pass\nexcept OSError:\n    pass\n"
+            "#!/usr/bin/python3 -I\nimport os, socket, sys, time\nb = socket.socket(fileno=0)\nV = ({version}).to_bytes(4, 'little')\n\
+             def hello():\n    b.send(b'SALAAMTOOLSD' + V)\n    b.recv(16)\n{script}\ntry:\n    b.recv(1)\n    while b.recv(65536): pass\nexcept OSError:\n    pass\n",
+            version = salaam_core::bridge::VERSION,
         );
         fs::remove_file(self.toolsd()).unwrap();
         fs::write(self.toolsd(), text).unwrap();
