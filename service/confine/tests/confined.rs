@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         _ => {
             every_attempt_of_a_confined_role_is_denied("as-worker");
             every_attempt_of_a_confined_role_is_denied("as-reader");
+            println!("test result: ok. 2 passed; 0 failed; one a role, each in a process of its own");
             ExitCode::SUCCESS
         }
     }
