@@ -194,12 +194,18 @@ fn a_script_that_runs_twice_is_the_same_both_times_beside_a_command_that_swaps_i
             ended += 1;
             continue;
         }
-        ran += 1;
         let operation = text(&result, "operation");
         let asked = pair.events_of("approval.requested", &operation).pop().expect("recorded");
         let files = asked["data"]["bound"]["files"].as_object().expect("a map");
         let bound = files.values().next().and_then(Value::as_str).expect("the script is bound");
         let twice = outputs[bound].repeat(2);
+        if result["limit"] == "stale-operand" {
+            // A swap was seen after it had begun: what it had printed by then is of what was shown.
+            assert!(twice.starts_with(&text(&result["output"]["stdout"], "text")), "{result:#}");
+            ended += 1;
+            continue;
+        }
+        ran += 1;
         assert_eq!(result["output"]["stdout"]["text"], twice.as_str(), "{result:#}");
     }
     eprintln!("{ran} ran, {ended} were stale or ended");
