@@ -257,6 +257,25 @@ fn an_executor_that_is_missing_or_not_roots_alone_is_refused() {
     pair.start().ok();
 }
 
+/// They run with the service user's rights: whoever can write them has those.
+#[test]
+fn a_worker_or_a_reader_that_is_missing_or_not_roots_alone_is_refused() {
+    let _turn = limit!(60);
+    let pair = Pair::new(Host::shared());
+    for name in ["salaam-worker", "salaam-reader"] {
+        let program = pair.host.libexec().join(name);
+        let away = Mended::moved_away(&program);
+        let check = refuses_with(&pair, &start_json(&pair), "executor-missing");
+        assert!(check["evidence"].as_str().is_some_and(|text| text.contains(name)), "{check}");
+        away.mend();
+        let open = Mended::mode(&program, 0o777);
+        let check = refuses_with(&pair, &start_json(&pair), "executor-writable");
+        assert!(check["evidence"].as_str().is_some_and(|text| text.contains(name)), "{check}");
+        open.mend();
+    }
+    pair.start().ok();
+}
+
 #[test]
 fn an_executor_of_another_version_is_refused_by_both_versions() {
     let _turn = limit!(60);

@@ -42,8 +42,8 @@ impl End {
         let _ = self.socket.shutdown(Shutdown::Both);
     }
 
-    /// Says nothing more, and waits until nobody holds the other end; whether that was seen in time. Whoever holds
-    /// it reads the end of the stream by then. Before [`End::close`], which looks the same from here.
+    /// Says nothing more, and waits until the other end is closed or shut down; whether that was seen in time. Nobody
+    /// can be told anything over the bridge from then on. Before [`End::close`], which looks the same from here.
     pub(super) async fn let_go(&self, within: Duration) -> bool {
         // Already closed by the other side, or not connected: then it reads the end all the same.
         let _ = self.socket.shutdown(Shutdown::Write);

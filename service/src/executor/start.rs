@@ -78,8 +78,8 @@ pub(super) async fn start(spawn: &Spawn, epoch: u64) -> Result<Live, Failed> {
     match starting.verify(spawn, epoch).await {
         Ok((link, process)) => Ok(Live { link, child: starting.child, process, lines: starting.lines }),
         Err(Stop { check, process }) => {
-            // An executor that was not answered was told nothing, and ends with its bridge: where nobody holds the
-            // other end any more, sudo may have ended as it liked.
+            // An executor that was not answered was told nothing, and ends with its bridge: where that has ended on
+            // its side, sudo may have ended as it liked.
             let let_go = process.is_none() && starting.end.let_go(GONE_WITHIN).await;
             starting.end.close("the start failed");
             let remains = match gone(&mut starting.child, process.as_ref()).await {

@@ -20,7 +20,7 @@ use crate::{
 /// Where sudo is looked for, in this order; the first one found is used, and PATH is not asked.
 pub const SUDO: [&str; 3] = ["/usr/bin/sudo", "/usr/local/bin/sudo", "/run/wrappers/bin/sudo"];
 
-const EXECUTOR: [&str; 2] = ["salaam-toolsd", "salaam-launch"];
+const PROGRAMS: [&str; 4] = ["salaam-toolsd", "salaam-launch", "salaam-worker", "salaam-reader"];
 
 /// Every check that needs no executor and asks nobody.
 pub(super) fn checks(host: &Host, process: &Process) -> Vec<Check> {
@@ -117,20 +117,21 @@ fn sudo_present(places: &[PathBuf]) -> Check {
     }
 }
 
-/// `executor-missing` and `executor-writable`. In service-user mode LIBEXEC may be the service user's own.
+/// `executor-missing` and `executor-writable`, of everything in LIBEXEC: worker and reader run as the service user,
+/// so whoever can write them has its rights. In service-user mode LIBEXEC may be the service user's own.
 fn executor(host: &Host) -> Vec<Check> {
     let trust = match host.mode {
         Mode::ToolsUser => Trust::ROOT,
         Mode::ServiceUser => Trust { uid: host.service_uid },
     };
-    let paths = EXECUTOR.map(|name| host.dirs.libexec.join(name));
+    let paths = PROGRAMS.map(|name| host.dirs.libexec.join(name));
     let absent: Vec<_> = paths.iter().filter_map(|path| missing(path)).collect();
     if !absent.is_empty() {
         let fix = format!("{}, or set SALAAM_LIBEXEC_DIR to where they are", reinstall(&host.dirs.libexec));
         return vec![Check::fail("executor-missing", absent.join("; "), fix)];
     }
     let shown = host.dirs.libexec.display();
-    vec![Check::pass("executor-missing", format!("{} in {shown}", EXECUTOR.join(", "))), writable(&paths, trust)]
+    vec![Check::pass("executor-missing", format!("{} in {shown}", PROGRAMS.join(", "))), writable(&paths, trust)]
 }
 
 fn missing(path: &Path) -> Option<String> {

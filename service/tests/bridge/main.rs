@@ -15,7 +15,10 @@
 mod driver;
 mod pair;
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use pair::{Pair, dead, wait_until};
 
@@ -143,6 +146,32 @@ fn an_executor_that_cannot_be_proven_gone_is_the_last_one() {
     driver.tell("stop");
     driver.expect("@stopped children=0");
     assert_eq!(driver.finish(), Vec::<String>::new());
+}
+
+/// A sudo that is killed says nothing about what it started. What never got an answer was told nothing: it is enough
+/// that it let go of the bridge, and not enough that it did not.
+#[test]
+fn an_executor_without_an_answer_is_gone_with_its_bridge_however_its_sudo_ended() {
+    for (holds, script) in [(false, "b.recv(1); sys.exit(0)"), (true, "time.sleep(60)")] {
+        let pair = Pair::new(if holds { "holds" } else { "letsgo" });
+        pair.fake(script);
+        let mut driver = pair.driver();
+        let mine = |name: &str| {
+            let found =
+                Command::new("pgrep").args(["-u", name, "-f", pair.toolsd().to_str().unwrap()]).output().unwrap();
+            let pids = String::from_utf8(found.stdout).unwrap();
+            pids.lines().filter_map(|pid| pid.parse::<i32>().ok()).collect::<Vec<_>>()
+        };
+        let tools = pair.tools_uid.to_string();
+        wait_until("the executor that says nothing runs", || !mine(&tools).is_empty());
+        let executor = mine(&tools);
+        mine("root").iter().for_each(|sudo| pair::signal(*sudo, "KILL"));
+        driver.expect("@refused");
+        let rest = driver.finish();
+        let unproven = rest.iter().any(|line| line.contains("executor-not-gone"));
+        executor.iter().filter(|pid| !dead(**pid)).for_each(|pid| pair::signal(*pid, "KILL"));
+        assert_eq!(unproven, holds, "{rest:?}");
+    }
 }
 
 #[test]

@@ -114,7 +114,7 @@ mod tests {
         ] {
             assert!(check(Path::new(path), &homes, &own).is_err(), "{path}");
         }
-        for path in ["/srv/x", "/home/alice/x", "/opt/work/y", "/tmp/x", "/data", "/usr/local/src/x", "/var/tmp/x"] {
+        for path in ["/srv/x", "/home/alice/x", "/opt/project/y", "/tmp/x", "/data", "/usr/local/src/x", "/var/tmp/x"] {
             assert!(check(Path::new(path), &homes, &own).is_ok(), "{path}: {:?}", check(Path::new(path), &homes, &own));
         }
     }
