@@ -8,6 +8,7 @@
 pub mod approval;
 pub mod bound;
 pub mod bridge;
+pub mod canary;
 pub mod canon;
 pub mod check;
 pub mod command;

@@ -4,7 +4,7 @@
 //! One request at a time, one answer to each. The service takes the reader for hostile: what it says is checked like
 //! what a stranger says.
 
-use crate::{edit::Image, policy::word, worker::Canary};
+use crate::{canary::Canary, edit::Image, policy::word};
 
 /// The largest message to the reader: a path, a pattern and a place.
 pub const MAX_REQUEST_BYTES: usize = 64 << 10;

@@ -5,6 +5,7 @@
 //! and a message out of its phase ends the link.
 
 use crate::{
+    canary::Canary,
     id::SessionId,
     policy::{Profile, word},
     tool::Answer,
@@ -26,21 +27,10 @@ pub const MAX_CALLS: usize = 32;
 pub const MAX_TOOL_BYTES: usize = 128;
 /// Turns of one session.
 pub const MAX_TURNS: u64 = 10_000;
-/// Things that a confined process tries at start.
-pub const MAX_CANARY: usize = 64;
 /// Names of tools in the inventory.
 pub const MAX_TOOLS: usize = 16;
 /// Why a session ended.
 pub const MAX_REASON_BYTES: usize = 4096;
-
-/// Something that a confined process tried at start, to show that it cannot.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Canary {
-    /// What was tried: `socket`, `exec`, `open-state` …
-    pub attack: String,
-    /// The errno that stopped it; 0 = nothing did.
-    pub errno: i32,
-}
 
 /// Who speaks to the worker's provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,10 +1,11 @@
 //! Between service and worker.
 
 use salaam_core::{
+    canary::{Canary, MAX_CANARY},
     tool::{Answer, MAX_ANSWER_BYTES, MAX_ARGUMENTS_BYTES},
     worker::{
-        Begin, Canary, FromWorker, MAX_CALLS, MAX_CANARY, MAX_REASON_BYTES, MAX_TASK_BYTES, MAX_TEXT_BYTES,
-        MAX_TOOL_BYTES, MAX_TOOLS, MAX_TURN_BYTES, MAX_TURNS, PastTurn, RawCall, ToWorker, Turn,
+        Begin, FromWorker, MAX_CALLS, MAX_REASON_BYTES, MAX_TASK_BYTES, MAX_TEXT_BYTES, MAX_TOOL_BYTES, MAX_TOOLS,
+        MAX_TURN_BYTES, MAX_TURNS, PastTurn, RawCall, ToWorker, Turn,
     },
 };
 

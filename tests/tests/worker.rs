@@ -26,7 +26,10 @@ use nix::{
     libc,
     sys::wait::{WaitStatus, waitpid},
 };
-use salaam_core::worker::{Canary, EndedBy, FromWorker, RawCall, Turn};
+use salaam_core::{
+    canary::{self, Canary},
+    worker::{EndedBy, FromWorker, RawCall, Turn},
+};
 use salaam_proto::{frame, worker_wire as wire};
 use salaam_sys::handed;
 use salaam_tests::{
@@ -443,7 +446,7 @@ fn frames(pair: &Pair) -> Frames {
     let version = pair.salaam(&["--version"]).ok().out();
     let build = version.trim().strip_prefix("salaam ").unwrap().to_owned();
     let tried = |attack: &&str| Canary { attack: (*attack).to_owned(), errno: libc::EPERM };
-    let canary = salaam_confine::canary::ATTACKS.iter().map(tried).collect();
+    let canary = canary::ALL.iter().map(tried).collect();
     Frames { ready: framed(FromWorker::Ready { build, canary }) }
 }
 
@@ -482,7 +485,7 @@ fn what_no_worker_says_ends_it_and_is_in_the_journal() {
         };
         let version = pair.salaam(&["--version"]).ok().out();
         let build = version.trim().strip_prefix("salaam ").unwrap().to_owned();
-        framed(FromWorker::Ready { build, canary: salaam_confine::canary::ATTACKS.iter().map(tried).collect() })
+        framed(FromWorker::Ready { build, canary: canary::ALL.iter().map(tried).collect() })
     };
     // After it was told its session, unless it says otherwise; then it would go on as if nothing had been.
     let told = |hostile: &str| format!("say {ready}\nhear\nsay {hostile}\nrest\n");

@@ -1,4 +1,4 @@
-//! What a confined process tries, to show that it cannot. Without the layers each attempt would go through or
+//! A confined process tries what [`ALL`] names, to show that it cannot. Without the layers each attempt would go through or
 //! fail in another way, and none would do harm: `EPERM` and `EACCES` are proof, anything else is not.
 
 use std::{path::Path, thread};
@@ -13,42 +13,11 @@ use nix::{
     },
     unistd::{Pid, execve, getpid, getppid},
 };
-
-/// One attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Attempt {
-    /// What was tried.
-    pub attack: &'static str,
-    /// The errno; 0 = it went through.
-    pub errno: i32,
-}
-
-impl Attempt {
-    /// Whether a layer stopped it.
-    #[must_use]
-    pub const fn denied(&self) -> bool {
-        self.errno == Errno::EPERM as i32 || self.errno == Errno::EACCES as i32
-    }
-}
-
-/// The names of the attempts, in order.
-pub const ATTACKS: [&str; 11] = [
-    "socket-unix",
-    "socket-inet",
-    "connect",
-    "open-file",
-    "open-state",
-    "exec",
-    "thread",
-    "kill",
-    "ptrace",
-    "read-memory",
-    "pidfd",
-];
+use salaam_core::canary::{ALL, Canary};
 
 /// Tries everything. `secret` is a file or directory that the uid may open, such as the state directory.
 #[must_use]
-pub fn sing(secret: &Path) -> Vec<Attempt> {
+pub fn sing(secret: &Path) -> Vec<Canary> {
     let results = [
         errno(socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)),
         errno(socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)),
@@ -68,7 +37,7 @@ pub fn sing(secret: &Path) -> Vec<Attempt> {
         errno(nix::sys::uio::process_vm_readv(getppid(), &mut [], &[])),
         salaam_sys::pidfd::open(getpid().as_raw()).map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0),
     ];
-    ATTACKS.into_iter().zip(results).map(|(attack, errno)| Attempt { attack, errno }).collect()
+    ALL.into_iter().zip(results).map(|(attack, errno)| Canary { attack: attack.to_owned(), errno }).collect()
 }
 
 fn errno<T>(result: Result<T, Errno>) -> i32 {

@@ -1,11 +1,12 @@
 //! What a process of the service user gives up before it reads a byte.
 //!
 //! The worker and the reader have the service's uid, so every file, socket and process of the service would be
-//! theirs. They call [`confine`] in the first lines of `main`, with one thread, and go on only if every layer
-//! took hold: nothing here is best effort. What they could still do is tried afterwards by [`canary`].
+//! theirs. Their `main` is [`Program::run`]: with one thread, every layer is taken on by [`confine`], and they go on
+//! only if each took hold: nothing here is best effort. What they could still do is tried afterwards by [`canary`].
 //!
 //! Invariant: nothing here gives a right; no layer can be taken off again by the process.
 
+mod begin;
 pub mod canary;
 mod domain;
 mod error;
@@ -14,6 +15,7 @@ mod harden;
 
 use std::os::fd::{BorrowedFd, RawFd};
 
+pub use begin::{Begun, Program};
 pub use domain::{Domain, enter};
 pub use error::ConfineError;
 pub use filter::{Role, load};

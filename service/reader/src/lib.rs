@@ -25,29 +25,9 @@ pub mod whole;
 use std::process::ExitCode;
 
 /// Where the service places the root of the workspace; 0 is the link, 1 and 2 are its log.
-pub const ROOT: i32 = 3;
-
-/// The service has no more questions, or went away.
-const OVER: u8 = 0;
-/// Not started as the service does it, or not confined: nothing was read.
-const NOT_CONFINED: u8 = 70;
-/// The link broke, or the service said something that it never says.
-const BROKEN: u8 = 72;
+pub const ROOT: i32 = start::READER.given;
 
 /// Everything, from the first line to the last.
 pub fn main() -> ExitCode {
-    let started = match start::start() {
-        Ok(started) => started,
-        Err(error) => {
-            eprintln!("not confined: {error}");
-            return ExitCode::from(NOT_CONFINED);
-        }
-    };
-    match serve::serve(started) {
-        Ok(()) => ExitCode::from(OVER),
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(BROKEN)
-        }
-    }
+    start::READER.run(serve::serve)
 }

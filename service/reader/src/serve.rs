@@ -2,13 +2,14 @@
 
 use std::{fs::File, io::Write as _, os::fd::AsFd as _};
 
+use salaam_confine::Begun;
 use salaam_core::reader::{Answer, FromReader, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, ToReader};
 use salaam_proto::{
     frame::{self, FrameError},
     reader_wire as wire,
 };
 
-use crate::{account::Account, lines, list, refusal::Refusal, root::Root, search, start::Started, whole};
+use crate::{account::Account, lines, list, refusal::Refusal, root::Root, search, start, whole};
 
 /// Why there are no more answers.
 #[derive(Debug, thiserror::Error)]
@@ -22,8 +23,10 @@ pub(crate) enum ServeError {
 }
 
 /// Says that this process is confined, is told for whom it reads, and answers until the service has had enough.
-pub(crate) fn serve(started: Started) -> Result<(), ServeError> {
-    let Started { mut link, root, canary } = started;
+pub(crate) fn serve(begun: Begun) -> Result<(), ServeError> {
+    let beyond: Vec<_> = start::beyond(&begun).collect();
+    let Begun { mut link, given: root, mut canary, .. } = begun;
+    canary.extend(beyond);
     say(&mut link, FromReader::Ready { build: build(), canary })?;
     let account = match hear(&mut link)? {
         None => return Ok(()),

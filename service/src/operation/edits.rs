@@ -174,7 +174,7 @@ async fn unread(context: &Context, path: &[u8], error: ReaderError) -> Unseen {
         ReaderError::Spawn { .. }
         | ReaderError::Prepare { .. }
         | ReaderError::Build { .. }
-        | ReaderError::NotConfined { .. }
+        | ReaderError::NotConfined(_)
         | ReaderError::Impossible { .. }
         | ReaderError::Late { .. }
         | ReaderError::Lost { .. }

@@ -2,7 +2,10 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use salaam_core::reader::{NotRead, Refused};
+use salaam_core::{
+    canary::NotDenied,
+    reader::{NotRead, Refused},
+};
 
 /// A question without an answer.
 #[derive(Debug, thiserror::Error)]
@@ -38,13 +41,8 @@ pub enum ReaderError {
         ours: String,
     },
     /// Something was not denied to it.
-    #[error("the reader is not confined: {attack} {came_of_it}")]
-    NotConfined {
-        /// What it tried.
-        attack: &'static str,
-        /// What came of it.
-        came_of_it: String,
-    },
+    #[error("the reader is not confined: {} {}", .0.attack, .0.came_of_it)]
+    NotConfined(NotDenied),
     /// It said what no reader says there.
     #[error("the reader sent what no reader sends ({what}); it was ended")]
     Impossible {
@@ -84,7 +82,7 @@ impl ReaderError {
             Self::Question(_) => "reader-question",
             Self::Spawn { .. } | Self::Prepare { .. } => "reader-start",
             Self::Build { .. } => "reader-build",
-            Self::NotConfined { .. } => "reader-confined",
+            Self::NotConfined(_) => "reader-confined",
             Self::Impossible { .. } => "reader-impossible",
             Self::Late { .. } => Refused::Time.as_str(),
             Self::Lost { .. } => "reader-lost",
@@ -96,7 +94,7 @@ impl ReaderError {
     /// The control that failed, where it is one: nothing may be read until it holds again.
     pub const fn control(&self) -> Option<&'static str> {
         match self {
-            Self::NotConfined { .. } => Some("reader-confined"),
+            Self::NotConfined(_) => Some("reader-confined"),
             Self::Refused(_)
             | Self::Question(_)
             | Self::Spawn { .. }

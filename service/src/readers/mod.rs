@@ -6,7 +6,6 @@
 //! error and is never asked again by itself.
 
 mod error;
-mod judge;
 mod owner;
 mod process;
 mod seats;

@@ -13,7 +13,10 @@ use std::{
 };
 
 use nix::{sys::signal::Signal, unistd::Pid};
-use salaam_core::reader::{Answer, Begin, FromReader, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, ToReader};
+use salaam_core::{
+    canary::{self, Canary},
+    reader::{Answer, Begin, FromReader, MAX_ANSWER_BYTES, MAX_REQUEST_BYTES, Request, ToReader},
+};
 use salaam_proto::{
     frame::{self, FrameError, HEADER_BYTES},
     reader_wire as wire,
@@ -24,7 +27,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{error::ReaderError, judge::judge};
+use super::error::ReaderError;
 use crate::child::{Child, Exit, Lines};
 
 /// What readers are started with.
@@ -81,7 +84,7 @@ impl Process {
 
     async fn begin(&mut self, options: &Options) -> Result<(), ReaderError> {
         match self.hear(READY_WITHIN).await? {
-            FromReader::Ready { build, canary } => judge(&options.build, &build, &canary)?,
+            FromReader::Ready { build, canary } => fit(&options.build, build, &canary)?,
             FromReader::Answer(_) => {
                 return Err(ReaderError::Impossible { what: "an answer before it was ready".into() });
             }
@@ -250,4 +253,12 @@ fn exec(options: &Options, root: BorrowedFd<'_>) -> Result<(Pid, Blocking, Owned
 
 fn word(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)
+}
+
+/// Judges what a reader says of itself, before it was told or read anything.
+pub(super) fn fit(ours: &str, theirs: String, tried: &[Canary]) -> Result<(), ReaderError> {
+    if ours != theirs {
+        return Err(ReaderError::Build { theirs, ours: ours.to_owned() });
+    }
+    canary::judge(canary::ALL.into_iter().chain(canary::ROOTED), tried).map_err(ReaderError::NotConfined)
 }

@@ -3,6 +3,7 @@
 use std::{ffi::CString, io::Write as _, os::unix::net::UnixStream as Blocking, time::Duration};
 
 use salaam_core::{
+    canary::{self, Canary},
     edit::Image,
     id::WorkspaceId,
     reader::{Answer, Begin, FromReader, Line, Lines, Listed, MAX_ANSWER_BYTES, NotRead, Refused, Request, Whole},
@@ -10,7 +11,7 @@ use salaam_core::{
 use salaam_proto::{frame, reader_wire as wire};
 
 use super::{
-    process::{Options, Process},
+    process::{Options, Process, fit},
     *,
 };
 use crate::child::{Child, Lines as Log};
@@ -125,4 +126,22 @@ async fn an_owner_that_nobody_asks_ends_and_another_follows() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     assert_eq!(readers.ask(id, &root, read(1)).await.unwrap_err().id(), "reader-lost");
+}
+
+#[test]
+fn a_reader_of_another_build_or_that_leaves_an_attempt_out_is_not_taken() {
+    let tried: Vec<_> = canary::ALL
+        .into_iter()
+        .chain(canary::ROOTED)
+        .map(|attack| Canary { attack: attack.to_owned(), errno: 13 })
+        .collect();
+    assert!(fit("a", "a".into(), &tried).is_ok());
+    assert!(matches!(fit("a", "b".into(), &tried), Err(ReaderError::Build { .. })));
+    for left_out in 0..tried.len() {
+        let mut less = tried.clone();
+        let gone = less.remove(left_out);
+        let error = fit("a", "a".into(), &less).unwrap_err();
+        assert_eq!(error.control(), Some("reader-confined"));
+        assert!(error.to_string().contains(&format!("{} was not tried", gone.attack)), "{error}");
+    }
 }

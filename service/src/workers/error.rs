@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
-use salaam_core::worker::Phase;
+use salaam_core::{canary::NotDenied, worker::Phase};
 
 use crate::child::Exit;
 
@@ -40,13 +40,8 @@ pub enum WorkerError {
         ours: String,
     },
     /// Something was not denied to it.
-    #[error("the worker is not confined: {attack} {came_of_it}")]
-    NotConfined {
-        /// What it tried.
-        attack: &'static str,
-        /// What came of it.
-        came_of_it: String,
-    },
+    #[error("the worker is not confined: {} {}", .0.attack, .0.came_of_it)]
+    NotConfined(NotDenied),
     /// It said what no worker says there.
     #[error("the worker {0}; it was ended")]
     Impossible(String),
@@ -76,7 +71,7 @@ impl WorkerError {
     /// The control that failed, where it is one: no worker may be started until it holds again.
     pub const fn control(&self) -> Option<&'static str> {
         match self {
-            Self::NotConfined { .. } => Some("worker-confined"),
+            Self::NotConfined(_) => Some("worker-confined"),
             Self::Spawn { .. }
             | Self::Prepare { .. }
             | Self::NotReady { .. }

@@ -6,7 +6,6 @@
 //! worker does or leaves undone holds up more than the task that owns it.
 
 mod error;
-mod judge;
 mod link;
 mod start;
 mod worker;

@@ -14,6 +14,7 @@ use std::{
 
 use nix::sys::wait::waitpid;
 use salaam_core::{
+    canary::{self, Canary},
     id::SessionId,
     operation::State,
     policy::Profile,
@@ -23,7 +24,7 @@ use salaam_core::{
 use salaam_proto::{frame, worker_wire as wire};
 use tokio::{net::UnixStream, time::timeout};
 
-use super::{Gone, Worker, WorkerError};
+use super::{Gone, Worker, WorkerError, worker::fit};
 use crate::child::{Child, Exit, Lines};
 
 const LONG: Duration = Duration::from_secs(10);
@@ -54,7 +55,7 @@ fn framed(message: FromWorker) -> Vec<u8> {
 }
 
 fn ready() -> FromWorker {
-    FromWorker::Ready { build: "b".into(), canary: vec![salaam_core::worker::Canary { attack: "x".into(), errno: 1 }] }
+    FromWorker::Ready { build: "b".into(), canary: vec![Canary { attack: "x".into(), errno: 1 }] }
 }
 
 fn turn(number: u64, calls: usize) -> FromWorker {
@@ -275,5 +276,19 @@ async fn a_worker_that_is_dropped_is_killed_and_reaped() {
     while nix::sys::signal::kill(pid, None).is_ok() {
         assert!(start.elapsed() < LONG);
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn a_worker_of_another_build_or_that_leaves_an_attempt_out_is_not_taken() {
+    let tried: Vec<_> = canary::ALL.into_iter().map(|attack| Canary { attack: attack.to_owned(), errno: 13 }).collect();
+    assert!(fit("a", "a".into(), &tried).is_ok());
+    assert!(matches!(fit("a", "b".into(), &tried), Err(WorkerError::Build { .. })));
+    for left_out in 0..tried.len() {
+        let mut less = tried.clone();
+        let gone = less.remove(left_out);
+        let error = fit("a", "a".into(), &less).unwrap_err();
+        assert_eq!(error.control(), Some("worker-confined"));
+        assert!(error.to_string().contains(&format!("{} was not tried", gone.attack)), "{error}");
     }
 }

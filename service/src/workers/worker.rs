@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use salaam_core::worker::{FromWorker, OutOfPhase, Phase, ToWorker};
+use salaam_core::{
+    canary::{self, Canary},
+    worker::{FromWorker, OutOfPhase, Phase, ToWorker},
+};
 use salaam_proto::frame::FrameError;
 use tokio::net::UnixStream;
 
 use super::{
     error::{Gone, WorkerError},
-    judge::judge,
     link::{Hearing, Refused, TAKEN_WITHIN, Telling},
     start::{Options, Spawned, spawn},
 };
@@ -50,7 +52,7 @@ impl Worker {
         let Spawned { child, link, lines } = spawn(options)?;
         let mut worker = Self::over(child, link, lines, TAKEN_WITHIN);
         let ready = match tokio::time::timeout(READY_WITHIN, worker.next()).await {
-            Ok(Ok(FromWorker::Ready { build, canary })) => judge(&options.build, &build, &canary),
+            Ok(Ok(FromWorker::Ready { build, canary })) => fit(&options.build, build, &canary),
             Ok(Ok(FromWorker::Turn(_) | FromWorker::Ended { .. })) => {
                 Err(WorkerError::Impossible("began before it was ready".into()))
             }
@@ -231,4 +233,13 @@ impl Drop for Process {
             drop(runtime.spawn(async move { child.reap(GONE_WITHIN).await }));
         }
     }
+}
+
+/// Judges what a worker says of itself. One that was taken over before it said it is none of the service's making: the
+/// program is root's, and it has read nothing yet.
+pub(super) fn fit(ours: &str, theirs: String, tried: &[Canary]) -> Result<(), WorkerError> {
+    if ours != theirs {
+        return Err(WorkerError::Build { theirs, ours: ours.to_owned() });
+    }
+    canary::judge(canary::ALL, tried).map_err(WorkerError::NotConfined)
 }

@@ -17,31 +17,11 @@ use std::process::ExitCode;
 pub use scripted::Scripted;
 
 /// Where the service places the socket over which descriptors come; 0 is the link, 1 and 2 are its log.
-pub const HANDED: i32 = 3;
+pub const HANDED: i32 = start::WORKER.given;
 /// With a descriptor on that socket: the script.
 pub const TAG_SCRIPT: u8 = b'S';
 
-/// The service ended the session, or went away.
-const OVER: u8 = 0;
-/// Not started as the service does it, or not confined: nothing was read.
-const NOT_CONFINED: u8 = 70;
-/// The link broke, or the service said something that it never says.
-const BROKEN: u8 = 72;
-
 /// Everything, from the first line to the last.
 pub fn main() -> ExitCode {
-    let started = match start::start() {
-        Ok(started) => started,
-        Err(error) => {
-            eprintln!("not confined: {error}");
-            return ExitCode::from(NOT_CONFINED);
-        }
-    };
-    match run::run(started) {
-        Ok(()) => ExitCode::from(OVER),
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(BROKEN)
-        }
-    }
+    start::WORKER.run(run::run)
 }

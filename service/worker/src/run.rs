@@ -2,6 +2,7 @@
 
 use std::{fs::File, io::Write as _};
 
+use salaam_confine::Begun;
 use salaam_core::{
     script::{Script, ScriptError},
     worker::{FromWorker, MAX_FROM_WORKER_BYTES, MAX_TO_WORKER_BYTES, OutOfPhase, Provider, ToWorker},
@@ -15,7 +16,6 @@ use crate::{
     agent::{Action, Agent},
     handed::{self, HandedError},
     scripted::Scripted,
-    start::Started,
 };
 
 /// `0.1.0 (commit abcdef0, bridge 1)`, as the service prints its own.
@@ -41,8 +41,8 @@ pub(crate) enum RunError {
 }
 
 /// Says that this process is confined, is told its session, and proposes until it is over.
-pub(crate) fn run(started: Started) -> Result<(), RunError> {
-    let Started { mut link, handed, canary } = started;
+pub(crate) fn run(begun: Begun) -> Result<(), RunError> {
+    let Begun { mut link, given: handed, canary, .. } = begun;
     say(&mut link, FromWorker::Ready { build: build(), canary })?;
     let Some(first) = hear(&mut link)? else { return Ok(()) };
     let provider = match &first {

@@ -9,6 +9,7 @@ use salaam_core::{
         self, Attempt, Attempted, EditPlan, Edited, FilesRead, Greeting, Hello, OpenWorkspace, OpenedWorkspace,
         Prepare, Prepared, ProbeSandbox, ReadFiles, RunEvent, RunInput, RunPlan, SandboxStatus, Settle, Settled,
     },
+    canary::Canary,
     command::Command,
     digest::Digest,
     edit::{Change, EditedFile, Expected, Image, Method},
@@ -19,7 +20,7 @@ use salaam_core::{
     reader::{self, FromReader, ToReader},
     result::Failure,
     tool::Answer,
-    worker::{self, Begin, Canary, FromWorker, PastTurn, Phase, Provider, RawCall, ToWorker, Turn},
+    worker::{self, Begin, FromWorker, PastTurn, Phase, Provider, RawCall, ToWorker, Turn},
 };
 use salaam_launch::{
     plan::{Action, Bound, Keeper, Plan, Rules},
