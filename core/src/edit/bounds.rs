@@ -1,6 +1,4 @@
-//! The numbers of an edit, each with its reason, and the form of a path.
-
-use super::error::{EditError, PathFault};
+//! The numbers of an edit, each with its reason.
 
 /// Files that one edit touches: what a person can still review as one decision.
 pub const MAX_FILES: usize = 64;
@@ -16,37 +14,9 @@ pub const MAX_SCANNED_BYTES: usize = 128 << 20;
 pub const MAX_DIFF_BYTES: usize = 8 << 20;
 /// PATH_MAX of Linux: no system call takes a longer path.
 pub const MAX_PATH_BYTES: usize = 4096;
-/// NAME_MAX of Linux: no file system takes a longer name.
-const MAX_NAME_BYTES: usize = 255;
 /// The permission bits; set-user-ID, set-group-ID and the sticky bit are never set.
 pub const MAX_MODE: u32 = 0o777;
 /// Of a mode that an edit gives: without it the file is closed to the account that it then belongs to.
 pub(super) const OWNER_READS: u32 = 0o400;
 /// The mode of a created file: the work group writes too, others read.
 pub const CREATED_MODE: u32 = 0o664;
-
-/// Refuses what is not the plain path of a file below a root: relative, no NUL, no empty, `.` or `..` component.
-///
-/// # Errors
-/// Names the path and what is wrong with it.
-pub fn check_path(path: &[u8]) -> Result<(), EditError> {
-    let fault = if path.is_empty() {
-        Some(PathFault::Empty)
-    } else if path.len() > MAX_PATH_BYTES || path.split(|b| *b == b'/').any(|name| name.len() > MAX_NAME_BYTES) {
-        Some(PathFault::TooLong)
-    } else if path.contains(&0) {
-        Some(PathFault::Nul)
-    } else if path.starts_with(b"/") {
-        Some(PathFault::Absolute)
-    } else if path.split(|b| *b == b'/').any(|name| name == b"..") {
-        Some(PathFault::Upwards)
-    } else if path.split(|b| *b == b'/').any(|name| matches!(name, b"" | b".")) {
-        Some(PathFault::NotPlain)
-    } else {
-        None
-    };
-    match fault {
-        Some(fault) => Err(EditError::path(path, fault)),
-        None => Ok(()),
-    }
-}

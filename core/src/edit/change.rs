@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    bounds::{MAX_CHANGES, MAX_FILES, MAX_MODE, OWNER_READS, check_path},
+    bounds::{MAX_CHANGES, MAX_FILES, MAX_MODE, OWNER_READS},
     error::{EditError, shown},
+    path::check_path,
 };
 use crate::{canon, digest::Digest};
 

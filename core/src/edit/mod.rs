@@ -12,17 +12,19 @@ mod error;
 mod find;
 mod image;
 mod lines;
+mod path;
 mod restore;
 
 pub use apply::apply;
 pub use bounds::{
     CREATED_MODE, MAX_CHANGES, MAX_DIFF_BYTES, MAX_EDIT_BYTES, MAX_FILE_BYTES, MAX_FILES, MAX_MODE, MAX_PATH_BYTES,
-    MAX_SCANNED_BYTES, check_path,
+    MAX_SCANNED_BYTES,
 };
 pub use change::{Change, Named, Text, paths};
 pub use diff::diff;
 pub use error::{EditError, PathFault};
 pub use image::{EditedFile, Expected, FileChange, Image, Method, Stamp, expected};
+pub use path::check_path;
 pub use restore::{restore, reverse};
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use nix::{
 use salaam_core::digest::Digest;
 use tokio::sync::oneshot;
 
-use super::page;
+use super::screens;
 
 /// Digits that a person types for a yes.
 const DIGITS: usize = 4;
@@ -88,7 +88,7 @@ impl Terminal {
 
     /// Shows `text` a screenful at a time; whether all of it was shown.
     pub(super) fn turn(&mut self, text: &str, sender: Option<&oneshot::Sender<Answer>>) -> io::Result<bool> {
-        let screens = page::screens(text, page::size());
+        let screens = screens::screens(text, screens::size());
         for (at, screen) in screens.iter().enumerate() {
             if at > 0 && !self.goes_on(at, screens.len(), sender)? {
                 return Ok(false);

@@ -299,6 +299,14 @@ pub(super) fn rows(listing: Value, name: &str) -> Result<Vec<Value>, Trouble> {
     }
 }
 
+/// Runs one verb to its end on this thread.
+pub(super) fn block_on<T>(verb: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime =
+        runtime.map_err(|source| Trouble::Local { attempted: "starting", path: "the event loop".into(), source })?;
+    runtime.block_on(verb)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{io::Read, os::unix::net::UnixListener, time::Duration};
@@ -319,7 +327,7 @@ mod tests {
         });
         let place =
             Place { instance: None, socket: socket.clone(), state: socket.clone(), owner, operators_group: None };
-        let trouble = super::super::entry::block_on(Client::new(place).fetch("/v1/health")).unwrap_err();
+        let trouble = block_on(Client::new(place).fetch("/v1/health")).unwrap_err();
         std::fs::remove_file(socket).unwrap();
         (listening.join().unwrap(), trouble)
     }

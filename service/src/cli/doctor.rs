@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 
 use super::{
     args::Doctor,
-    client::{Client, rows},
+    client::{Client, block_on, rows},
     discover::{self, Place, misconfigured},
-    entry::block_on,
     exit,
     terminal::{Out, at, columns},
     trouble::Trouble,

@@ -7,7 +7,7 @@ use clap::Parser;
 use super::{
     approval,
     args::{Arguments, Run, ServiceVerb, Verb},
-    client::Client,
+    client::{Client, block_on},
     discover, doctor, exit, health, host, journal, operation, run, service, session, start,
     terminal::Out,
     trouble::Trouble,
@@ -70,14 +70,6 @@ fn carry_out(verb: Verb, instance: Option<&str>, out: Out) -> Result<(), Trouble
         // Carried out above.
         Verb::Run(_) | Verb::Doctor(_) => Ok(()),
     }
-}
-
-/// Runs one verb to its end on this thread.
-pub(super) fn block_on<T>(verb: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|source| Trouble::Local { attempted: "starting", path: "the event loop".into(), source })?;
-    runtime.block_on(verb)
 }
 
 /// Help and version are answers; anything else is a wrong command line.

@@ -21,6 +21,7 @@ mod operation;
 mod page;
 mod question;
 mod run;
+mod screens;
 mod service;
 mod session;
 mod start;

@@ -14,7 +14,7 @@ use tokio::time::{self, Instant};
 
 use super::{
     args::ServiceVerb,
-    client::Client,
+    client::{Client, block_on},
     discover::{self, Place},
     health, start,
     terminal::{Out, at, columns},
@@ -36,11 +36,11 @@ pub(super) fn run(verb: ServiceVerb, instance: Option<&str>, out: Out) -> Result
         ServiceVerb::Start(given) => start::detached(given, instance, out),
         ServiceVerb::Stop { drain } => {
             let place = discover::place(instance)?;
-            super::entry::block_on(stop(&place, Duration::from_secs(drain), out))
+            block_on(stop(&place, Duration::from_secs(drain), out))
         }
         ServiceVerb::Status => {
             let place = discover::place(instance)?;
-            super::entry::block_on(status(&place, out))
+            block_on(status(&place, out))
         }
     }
 }

@@ -19,10 +19,8 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     args::Start,
-    client::Client,
-    discover,
-    entry::block_on,
-    health,
+    client::{Client, block_on},
+    discover, health,
     terminal::{Out, at},
     trouble::Trouble,
 };

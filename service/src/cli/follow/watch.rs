@@ -19,7 +19,7 @@ use super::story::{Story, Told};
 use crate::{
     cli::{
         client::{Client, Stream},
-        page,
+        screens,
         terminal::{Decoder, Out, visible_json, write_stdout},
         trouble::Trouble,
     },
@@ -209,7 +209,7 @@ impl<'a> View<'a> {
         if self.progress.is_none() {
             return Ok(());
         }
-        let (_, columns) = page::size();
+        let (_, columns) = screens::size();
         let text: String = self.story.status(Clock.now()).chars().take(columns.saturating_sub(1)).collect();
         self.clear()?;
         write_stdout(text.as_bytes())?;

@@ -7,6 +7,7 @@
 mod error;
 mod fit;
 mod ground;
+mod names;
 mod plan;
 mod run;
 mod running;

@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use salaam_core::instance::{Added, Directories, Floor, Instance, is_account_name};
+use salaam_core::instance::{Added, Directories, Floor, Instance};
 
 use super::{
-    Options, SetupError, ground, running,
+    Options, SetupError, ground,
+    names::Names,
+    running,
     step::{self, Step},
     sudoers, through,
 };
@@ -79,16 +81,6 @@ impl Places {
     }
 }
 
-/// The names of one instance.
-#[derive(Debug, Clone)]
-pub(crate) struct Names {
-    pub service_user: String,
-    pub tools_user: String,
-    pub group: String,
-    pub operators_group: Option<String>,
-    pub operators: Vec<String>,
-}
-
 /// A set-up that holds together so far.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -110,7 +102,7 @@ impl Plan {
             operators_group: options.operators_group.clone(),
             operators: options.operators.clone(),
         };
-        check_names(&names)?;
+        names.check()?;
         step::executor(&places.libexec)?;
         let mut plan = Self {
             directories: places.directories(&names.service_user),
@@ -385,35 +377,6 @@ fn polkit_rule(tools_user: &str) -> String {
          if (action.id == \"org.freedesktop.login1.set-self-linger\" && subject.user == \"{tools_user}\") {{\n        \
          return polkit.Result.NO;\n    }}\n}});\n"
     )
-}
-
-fn check_names(names: &Names) -> Result<(), SetupError> {
-    let operators = names.operators_group.iter().map(|name| ("--operators-group", name));
-    let people = names.operators.iter().map(|name| ("--operator", name));
-    let fixed =
-        [("--service-user", &names.service_user), ("--tools-user", &names.tools_user), ("--group", &names.group)];
-    for (option, name) in fixed.into_iter().chain(operators).chain(people) {
-        if !is_account_name(name) {
-            return Err(SetupError::Name { option, name: name.chars().take(64).collect() });
-        }
-    }
-    let refuse = |who: &str, why: &str| {
-        let fix = "give each its own name".to_owned();
-        Err(SetupError::Account { who: who.to_owned(), why: why.to_owned(), fix })
-    };
-    if names.service_user == names.tools_user {
-        return refuse(&names.tools_user, "service user and tools user are one");
-    }
-    if names.operators_group.as_ref() == Some(&names.group) {
-        return refuse(&names.group, "a tools user in the operators group would grant its own commands");
-    }
-    if names.operators.contains(&names.tools_user) {
-        return refuse(&names.tools_user, "a tools user that is an operator would grant its own commands");
-    }
-    if names.operators_group.is_none() && !names.operators.is_empty() {
-        return refuse("--operator", "there is no --operators-group to add them to");
-    }
-    Ok(())
 }
 
 pub(crate) fn earlier(file: &Path) -> Result<Option<Instance>, SetupError> {

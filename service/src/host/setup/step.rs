@@ -18,7 +18,7 @@ use nix::{
 };
 use salaam_core::instance::Added;
 
-use super::{SetupError, plan::Names, sudoers, through};
+use super::{SetupError, names::Names, sudoers, through};
 use crate::host::{account, group_gid};
 
 /// How much of what a failed program said is repeated.
