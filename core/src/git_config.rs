@@ -52,6 +52,33 @@ pub fn parse(text: &[u8]) -> Result<Vec<Setting>, NotAConfig> {
     Ok(settings)
 }
 
+/// Reads what git may take for settings of a text that [`parse`] refuses: to find what it may name, never to judge it.
+/// git takes carriage returns, a byte order mark, and names that are no UTF-8.
+pub fn glean(text: &[u8]) -> Vec<Setting> {
+    if let Ok(settings) = parse(text) {
+        return settings;
+    }
+    let text = String::from_utf8_lossy(text)
+        .replace(['\r', '\u{feff}'], "")
+        .replace(|c: char| c.is_control() && c != '\n', " ");
+    let mut header = String::new();
+    let mut found = Vec::new();
+    // A line that is folded goes with the next.
+    for line in text.replace("\\\n", "").lines() {
+        let line = line.trim();
+        let setting = match line.find(']') {
+            Some(end) if line.starts_with('[') => {
+                let (head, rest) = line.split_at(end + 1);
+                header = head.to_owned();
+                rest
+            }
+            _ => line,
+        };
+        found.extend(parse(format!("{header}\n{setting}\n").as_bytes()).unwrap_or_default());
+    }
+    found
+}
+
 /// Writes settings so that every version of git reads them alike.
 pub fn write(settings: &[Setting]) -> String {
     let quoted = |text: &str| {
@@ -95,10 +122,10 @@ impl Setting {
     pub fn is_harmless(&self) -> bool {
         let value = self.value.as_deref().unwrap_or("true");
         match (self.section.as_str(), self.subsection.is_some(), self.key.as_str()) {
-            ("remote", true, "url" | "pushurl") => {
-                // `helper::address` runs git-remote-helper; a dash would be an option of ssh.
-                !value.contains("::") && !value.starts_with('-')
-            }
+            // `helper::address` runs git-remote-helper; a dash would be an option of ssh. A branch, and a default, may
+            // name an address in the place of a remote.
+            ("remote" | "branch", true, "url" | "pushurl" | "remote" | "pushremote")
+            | ("checkout", false, "defaultremote") => !value.contains("::") && !value.starts_with('-'),
             // `!command` runs that.
             ("submodule", true, "update") => matches!(value, "checkout" | "rebase" | "merge" | "none"),
             ("submodule", true, "url") => !value.contains("::") && !value.starts_with('-'),
@@ -116,19 +143,49 @@ impl Setting {
         if is { self.value.as_deref() } else { None }
     }
 
-    /// A path that git runs or reads settings from, as written: relative to the top of the work tree, or, where
-    /// true, to the file that names it.
-    pub fn names_path(&self) -> Option<(&str, bool)> {
+    /// Paths that git runs or reads settings from, as written: relative to the top of the work tree, or, where
+    /// `beside_config`, to the file that names it. Of a command every word may be one.
+    pub fn names(&self) -> Option<Named<'_>> {
         let value = self.value.as_deref()?;
+        let whole = |beside_config| Some(Named { words: vec![value], beside_config, is_command: false });
         match (self.section.as_str(), self.key.as_str()) {
-            ("core", "hookspath" | "attributesfile" | "fsmonitor" | "sshcommand" | "editor" | "pager" | "askpass") => {
-                Some((value, false))
+            ("core", "hookspath" | "attributesfile") => whole(false),
+            ("include" | "includeif", "path") => whole(true),
+            ("core", "fsmonitor" | "sshcommand" | "gitproxy" | "editor" | "pager" | "askpass")
+            | ("sequence", "editor")
+            | (
+                "filter" | "diff" | "difftool" | "merge" | "mergetool" | "credential" | "gpg" | "alias" | "hook"
+                | "pager",
+                _,
+            )
+            | ("interactive", "difffilter")
+            | ("submodule", "update")
+            | ("remote", "uploadpack" | "receivepack" | "vcs") => {
+                let parts = value.split(|c: char| c.is_whitespace() || "'\";|&()<>=!`$".contains(c));
+                let parts = parts.filter(|word| !word.is_empty()).take(MAX_WORDS);
+                Some(Named {
+                    words: [value].into_iter().chain(parts).collect(),
+                    beside_config: false,
+                    is_command: true,
+                })
             }
-            ("include" | "includeif", "path") => Some((value, true)),
-            ("filter" | "diff" | "merge" | "credential" | "gpg" | "alias" | "hook", _) => Some((value, false)),
             _ => None,
         }
     }
+}
+
+/// Words of one command that are looked at; each may become a mount.
+const MAX_WORDS: usize = 16;
+
+/// What a setting names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// As written.
+    pub words: Vec<&'a str>,
+    /// Relative to the file that names it.
+    pub beside_config: bool,
+    /// Words of a command: only those that are files matter, a directory is what it works on.
+    pub is_command: bool,
 }
 
 /// What of `settings` is neither harmless nor in `known`.
@@ -169,8 +226,6 @@ const HARMLESS: &[(&str, &[&str])] = &[
             "multipackindex",
             "commitgraph",
             "longpaths",
-            "protecthfs",
-            "protectntfs",
         ],
     ),
     (
@@ -204,7 +259,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
     ("log", &["date", "decorate", "follow"]),
     ("branch", &["sort", "autosetupmerge", "autosetuprebase"]),
     ("tag", &["sort"]),
-    ("checkout", &["workers", "defaultremote", "guess"]),
+    ("checkout", &["workers", "guess"]),
     ("worktree", &["guessremote", "userelativepaths"]),
     ("rerere", &["enabled", "autoupdate"]),
     ("maintenance", &["auto", "strategy"]),
@@ -219,7 +274,7 @@ const HARMLESS: &[(&str, &[&str])] = &[
 /// The same for sections with one.
 const HARMLESS_BELOW: &[(&str, &[&str])] = &[
     ("remote", &["fetch", "push", "tagopt", "prune", "prunetags", "mirror", "promisor", "partialclonefilter"]),
-    ("branch", &["remote", "merge", "rebase", "pushremote", "description", "vscode-merge-base", "gh-merge-base"]),
+    ("branch", &["merge", "rebase", "description", "vscode-merge-base", "gh-merge-base"]),
     ("submodule", &["active", "branch", "ignore", "fetchrecursesubmodules", "shallow"]),
 ];
 
@@ -409,6 +464,32 @@ mod tests {
     }
 
     #[test]
+    fn what_git_takes_and_this_does_not_is_gleaned() {
+        let value = |text: &[u8]| {
+            let found = glean(text);
+            found.iter().find(|s| s.key == "hookspath").map(|s| s.value.clone().unwrap())
+        };
+        for text in [
+            &b"[core]\r\n\thooksPath = tools/h\r\n"[..],
+            b"\xef\xbb\xbf[core]\nhooksPath = tools/h",
+            b"[user]\nname = J\xfcrgen\n[core] hooksPath = tools/h",
+            b"[user]\nname = a\tb\n[core]\nhooksPath = tools/\\\nh",
+            b"[broken\n[core]\n1 = 2\nhooksPath = tools/h",
+        ] {
+            assert!(parse(text).is_err(), "{text:?}");
+            assert_eq!(value(text).as_deref(), Some("tools/h"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn every_word_of_a_command_may_be_what_runs() {
+        let settings = parse(b"[filter \"x\"]\nclean = \"sh 'tools/a.sh' X=b/c; ./d|e\"").unwrap();
+        let named = settings[0].names().unwrap();
+        assert_eq!(named.words[1..], ["sh", "tools/a.sh", "X", "b/c", "./d", "e"]);
+        assert!(named.is_command && !named.beside_config);
+    }
+
+    #[test]
     fn what_a_clone_writes_is_harmless_and_what_runs_something_is_not() {
         let harmless = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n\
             [remote \"origin\"]\n\turl = https://example.org/x.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
@@ -436,6 +517,10 @@ mod tests {
             "[hook \"x\"]\ncommand = x",
             "[http]\nproxy = x",
             "[url \"x\"]\ninsteadOf = y",
+            "[branch \"m\"]\nremote = ext::sh -c x",
+            "[branch \"m\"]\npushRemote = -oProxyCommand=x",
+            "[checkout]\ndefaultRemote = x::y",
+            "[core]\nprotectNTFS = false",
             "[pager]\nlog = x",
         ] {
             assert!(!parse(text.as_bytes()).unwrap().iter().any(Setting::is_harmless), "{text}");

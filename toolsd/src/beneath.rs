@@ -30,6 +30,14 @@ pub fn open(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<Owne
     openat2(root, path, how)
 }
 
+/// The same, also over a mount: for what is then shown read-only as a whole.
+pub fn open_over_mounts(root: BorrowedFd<'_>, path: &Path, flags: OFlag) -> nix::Result<OwnedFd> {
+    let how = OpenHow::new()
+        .flags(flags | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS);
+    openat2(root, path, how)
+}
+
 /// Opens the directory in which `path` lies, as a place, and gives the last name.
 pub fn parent<'a>(root: BorrowedFd<'_>, path: &'a Path) -> nix::Result<(OwnedFd, &'a OsStr)> {
     let name = path.file_name().ok_or(Errno::EINVAL)?;

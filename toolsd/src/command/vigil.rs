@@ -20,7 +20,35 @@ use crate::{
 pub(super) struct Vigil {
     /// Absent before the first sandboxed command. Held through a whole look: two at once would take away the same.
     known: Mutex<Option<Known>>,
-    running: Mutex<BTreeMap<OperationId, Moment>>,
+    busy: Mutex<Busy>,
+}
+
+/// Who runs, and since when somebody does.
+#[derive(Debug, Default)]
+struct Busy {
+    /// When the first began of all that have run since nobody did. What the look after an earlier one has missed, since
+    /// another moved it about, is found by the look after the last: everything since then counts for it.
+    since: Option<Moment>,
+    /// Each with whether no other has run beside it.
+    running: BTreeMap<OperationId, bool>,
+}
+
+impl Busy {
+    fn enter(&mut self, operation: OperationId, now: Moment) {
+        let alone = self.running.is_empty();
+        self.since = self.since.filter(|_| !alone).or(Some(now));
+        self.running.values_mut().for_each(|alone| *alone = false);
+        self.running.insert(operation, alone);
+    }
+
+    fn leave(&mut self, operation: OperationId) {
+        self.running.remove(&operation);
+        self.since = self.since.filter(|_| !self.running.is_empty());
+    }
+
+    fn is_alone(&self, operation: OperationId) -> bool {
+        self.running.get(&operation).copied().unwrap_or(false)
+    }
 }
 
 /// How the protected paths of one command are kept.
@@ -57,7 +85,7 @@ pub(super) struct Present {
 impl Vigil {
     /// Notes that a command is about to begin in the workspace at `path`.
     pub(super) fn enter(self: &Arc<Self>, operation: OperationId, root: &Arc<OwnedFd>, path: PathBuf) -> Present {
-        lock(&self.running).insert(operation, salaam_sys::file::change_clock());
+        lock(&self.busy).enter(operation, salaam_sys::file::change_clock());
         Present { vigil: Arc::clone(self), operation, root: Arc::clone(root), path }
     }
 }
@@ -67,16 +95,19 @@ impl Present {
     pub(super) fn survey(&self, guarded: &Guarded) {
         let mut known = lock(&self.vigil.known);
         if known.is_none() {
-            *known = Some(scan::survey(&self.watch(guarded)));
+            *known = Some(scan::survey(&self.watch(guarded, false)));
         }
     }
 
     /// Looks at what is there after the command, which began at `since`.
     pub(super) fn settle(&self, guarded: &Guarded, since: Moment) -> Settled {
         let mut known = lock(&self.vigil.known);
-        let earliest = lock(&self.vigil.running).values().min().copied().unwrap_or(since);
+        let (earliest, alone) = {
+            let busy = lock(&self.vigil.busy);
+            (busy.since.unwrap_or(since), busy.is_alone(self.operation))
+        };
         let known = known.get_or_insert_default();
-        let mut settled = scan::settle(&self.watch(guarded), since, earliest, known, self.operation);
+        let mut settled = scan::settle(&self.watch(guarded, alone), since, earliest, known, self.operation);
         settled.changed.guard.mounts = guarded.mounts;
         settled.changed.guard.scanned = guarded.scanned;
         settled
@@ -87,11 +118,12 @@ impl Present {
         scan::changed(self.root.as_fd(), since)
     }
 
-    fn watch<'a>(&'a self, guarded: &'a Guarded) -> Watch<'a> {
+    fn watch<'a>(&'a self, guarded: &'a Guarded, alone: bool) -> Watch<'a> {
         Watch {
             root: self.root.as_fd(),
             workspace: &self.path,
             read_only: &guarded.read_only,
+            alone,
             unmounted: &guarded.unmounted,
         }
     }
@@ -99,10 +131,31 @@ impl Present {
 
 impl Drop for Present {
     fn drop(&mut self) {
-        lock(&self.vigil.running).remove(&self.operation);
+        lock(&self.vigil.busy).leave(self.operation);
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_runs_after_what_still_ran_answers_for_all_of_it() {
+        let of = |number| OperationId::new(number, [1; 10]);
+        let mut busy = Busy::default();
+        busy.enter(of(1), (1, 0));
+        assert!(busy.is_alone(of(1)));
+        busy.enter(of(2), (2, 0));
+        busy.leave(of(1));
+        busy.enter(of(3), (3, 0));
+        busy.leave(of(2));
+        assert_eq!((busy.since, busy.is_alone(of(3)), busy.is_alone(of(2))), (Some((1, 0)), false, false));
+        busy.leave(of(3));
+        busy.enter(of(4), (4, 0));
+        assert_eq!((busy.since, busy.is_alone(of(4))), (Some((4, 0)), true));
+    }
 }

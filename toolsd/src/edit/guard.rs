@@ -110,18 +110,19 @@ impl<'a> Guard<'a> {
 /// Refuses what a name alone protects; needs no look at the disk.
 pub(super) fn names(path: &Path) -> Result<(), Refusal> {
     depth(path)?;
-    for part in path.components() {
-        let name = part.as_os_str().as_bytes();
+    for part in path.ancestors().filter(|part| !part.as_os_str().is_empty()) {
+        let name = part.file_name().unwrap_or_default().as_bytes();
+        let above = part.parent().unwrap_or(Path::new("")).as_os_str().as_bytes();
         // A file system may not tell upper from lower case, and git does not rely on that it does.
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         let refuse = |why| Err(Refusal::Protected { path: path.to_owned(), why });
         if name.get(..RESERVED.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(RESERVED)) {
             return Err(Refusal::Reserved(path.to_owned()));
         }
-        if is(".git") {
+        if protect::is_git(name) {
             return refuse("git runs or follows what lies there");
         }
-        if is(protect::OWN) || protect::AUTO_RUN.iter().any(|other| is(other)) {
+        if is(protect::OWN) || protect::runs_by_itself(above, name) {
             return refuse("editors, shells or Salaam itself act on what lies there");
         }
     }
@@ -169,6 +170,9 @@ mod tests {
             ".envrc",
             "a/.envrc",
             ".husky/pre-push",
+            "a/.jj/repo/config.toml",
+            ".config/mise/config.toml",
+            "all.code-workspace",
             ".devcontainer/d.json",
             "deploy/keys",
             "deploy/keys/a",

@@ -78,12 +78,18 @@ pub fn protected(
         }
     }
     let repository = place.repository()?;
+    let named = place.named_by(&repository)?;
     let mut wanted = repository.paths();
     wanted.push(protect::OWN.into());
     wanted.extend(protect::AUTO_RUN.iter().map(PathBuf::from));
+    wanted.extend(place.by_their_end()?);
+    if place.has_hooks(&repository, &named)? {
+        let there = protect::RUN_BY_HOOKS.iter().map(PathBuf::from).filter(|path| place.is_there(path));
+        wanted.extend(there);
+    }
     wanted.extend(more.iter().map(|path| PathBuf::from(OsStr::from_bytes(path))));
     // After what is fixed: a command that made the repository chose how many paths its config names.
-    wanted.extend(place.named_by(&repository)?);
+    wanted.extend(named);
     for path in wanted.iter().filter(|path| is_inside(path)) {
         mounts.add(path, true, MAX_MOUNTS)?;
         // No mount can be put on a link itself; what it leads to is protected, and the link looked at afterwards.
@@ -122,6 +128,14 @@ impl Mounts<'_> {
     /// Adds one and what lies above it, or notes that it has none; false where it is there and does not fit.
     fn add(&mut self, path: &Path, read_only: bool, most: usize) -> Result<bool, Errno> {
         let Some(descriptor) = self.place.mountable(path)? else {
+            // On a file system of its own: what cannot be protected by its parts is protected whole.
+            if let Some((above, descriptor)) = self.place.mounted_above(path)? {
+                if self.found.len() >= most && !self.found.contains_key(&above) {
+                    return Err(Errno::E2BIG);
+                }
+                self.found.insert(above.clone(), Protected { path: above, descriptor, read_only: true });
+                return Ok(true);
+            }
             let exists = beneath::stat(self.place.root, path).unwrap_or_default().is_some();
             self.rest.unmounted.push(Unmounted { path: path.to_owned(), exists });
             return Ok(true);
@@ -228,14 +242,46 @@ impl Place<'_> {
         for directory in repository.own.iter().chain(&repository.common) {
             for name in ["config", "config.worktree"] {
                 let Some(text) = self.content(&directory.join(name))? else { continue };
-                // One that git would not take runs nothing either.
-                let settings = git_config::parse(&text).unwrap_or_default();
-                found.extend(named(&settings, self.workspace, directory));
+                let named = named(&git_config::glean(&text), self.workspace, directory);
+                found.extend(named.into_iter().filter(|named| self.is_meant(named)).map(|named| named.path));
             }
         }
         found.sort();
         found.dedup();
         Ok(found)
+    }
+
+    /// Of the words of a command only those that are files, or that look like a path to one.
+    fn is_meant(&self, named: &NamedPath) -> bool {
+        if !named.is_word_of_a_command {
+            return true;
+        }
+        match beneath::stat(self.root, &named.path) {
+            Ok(Some(stat)) => beneath::kind(&stat) != libc::S_IFDIR,
+            Ok(None) => named.path.components().count() > 1,
+            Err(_) => true,
+        }
+    }
+
+    /// What runs by itself, by the end of its name, at the top.
+    fn by_their_end(&self) -> Result<Vec<PathBuf>, Errno> {
+        let ends = |path: &PathBuf| {
+            let name = protect::folded(path.as_os_str().as_bytes()).into_owned();
+            protect::AUTO_RUN_ENDS.iter().any(|end| name.ends_with(end.as_bytes()))
+        };
+        Ok(self.entries(Path::new(""))?.into_iter().filter(ends).collect())
+    }
+
+    /// Whether git runs a hook in the root repository.
+    fn has_hooks(&self, repository: &Repository, named: &[PathBuf]) -> Result<bool, Errno> {
+        let own = repository.common.iter().map(|common| common.join("hooks"));
+        for hooks in own.chain(named.iter().cloned()) {
+            let runs = |path: &PathBuf| !path.as_os_str().as_bytes().ends_with(b".sample");
+            if self.entries(&hooks)?.iter().any(runs) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The git directories of submodules and linked worktrees.
@@ -275,6 +321,23 @@ impl Place<'_> {
         })
     }
 
+    /// The mount on which `path` lies, if that is not the root's own.
+    fn mounted_above(&self, path: &Path) -> Result<Option<(PathBuf, Arc<OwnedFd>)>, Errno> {
+        let mut ways: Vec<&Path> = path.ancestors().filter(|above| !above.as_os_str().is_empty()).collect();
+        ways.reverse();
+        for above in ways {
+            match beneath::open(self.root, above, OFlag::O_PATH) {
+                Ok(_) => {}
+                Err(Errno::EXDEV) => {
+                    let opened = absent(beneath::open_over_mounts(self.root, above, OFlag::O_PATH))?;
+                    return Ok(opened.map(|opened| (above.to_owned(), Arc::new(opened))));
+                }
+                Err(_) => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
     /// What a link leads to, where that lies inside.
     fn link(&self, path: &Path) -> Result<Option<PathBuf>, Errno> {
         let target = absent(beneath::link(self.root, path))?.flatten();
@@ -309,20 +372,26 @@ fn absent<T>(result: nix::Result<T>) -> Result<Option<T>, Errno> {
     }
 }
 
-/// What settings name, relative to the root of `workspace`; the config lies in the git directory `own`.
-fn named(settings: &[git_config::Setting], workspace: &[u8], own: &Path) -> Vec<PathBuf> {
+/// A path that a setting names, relative to the root.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct NamedPath {
+    path: PathBuf,
+    is_word_of_a_command: bool,
+}
+
+/// What settings name in `workspace`; the config lies in the git directory `own`.
+fn named(settings: &[git_config::Setting], workspace: &[u8], own: &Path) -> Vec<NamedPath> {
     let own = own.as_os_str().as_bytes();
-    let named = settings.iter().filter_map(git_config::Setting::names_path);
-    named
-        .flat_map(|(value, beside)| {
-            let base = if beside { own } else { b"" };
-            // A program with arguments is named by its first word.
-            let first = value.split_ascii_whitespace().next().filter(|first| first.contains('/') && *first != value);
-            let all = [Some(value), first].into_iter().flatten();
-            all.filter_map(move |path| protect::inside(workspace, base, path.trim_start_matches('!').as_bytes()))
-        })
-        .map(|path| PathBuf::from(OsStr::from_bytes(&path)))
-        .collect()
+    let mut found = Vec::new();
+    for named in settings.iter().filter_map(git_config::Setting::names) {
+        let base = if named.beside_config { own } else { b"" };
+        for word in named.words {
+            let path = protect::inside(workspace, base, word.trim_start_matches('!').as_bytes());
+            let path = path.map(|path| PathBuf::from(OsStr::from_bytes(&path)));
+            found.extend(path.map(|path| NamedPath { path, is_word_of_a_command: named.is_command }));
+        }
+    }
+    found
 }
 
 #[cfg(test)]
@@ -423,6 +492,7 @@ mod tests {
                     [filter \"f\"]\nclean = ./tools/clean %f\n";
         let settings = git_config::parse(text.as_bytes()).unwrap();
         let found = named(&settings, b"/srv/x", Path::new(".git"));
-        assert_eq!(found, ["shared.cfg", ".git/more", "tools/clean %f", "tools/clean"].map(PathBuf::from));
+        let found: Vec<_> = found.iter().map(|named| named.path.to_str().unwrap()).collect();
+        assert_eq!(found, ["shared.cfg", ".git/more", "tools/clean %f", "tools/clean", "%f"]);
     }
 }

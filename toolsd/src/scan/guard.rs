@@ -10,7 +10,7 @@ use nix::{libc, sys::stat::FileStat};
 use salaam_core::{
     git_config::Setting,
     id::OperationId,
-    protect::{AUTO_RUN, OWN},
+    protect::{self, OWN},
     result::{Changed, Guard},
 };
 
@@ -51,8 +51,11 @@ pub struct Watch<'a> {
     pub root: BorrowedFd<'a>,
     /// Its absolute path.
     pub workspace: &'a Path,
-    /// Paths that no command could change: read-only mounts.
+    /// Paths over which read-only mounts were.
     pub read_only: &'a [PathBuf],
+    /// Whether no other command ran at the same time. One that did could move the place of a mount away, and the mount
+    /// with it: then what the command has changed there counts like anything else.
+    pub alone: bool,
     /// Protected paths without a mount, each with whether it was there before.
     pub unmounted: &'a [(PathBuf, bool)],
 }
@@ -102,8 +105,7 @@ pub fn settle(
 }
 
 fn reach(looked_at: usize) -> Reach {
-    let always = |name: &[u8]| name == b".git" || AUTO_RUN.iter().any(|auto| auto.as_bytes() == name);
-    Reach { entries: MAX_ENTRIES, looked_at, closed: Closed::Opened, always }
+    Reach { entries: MAX_ENTRIES, looked_at, closed: Closed::Opened, always: protect::may_matter }
 }
 
 /// Something that a walk met.
@@ -112,12 +114,15 @@ pub(super) struct Mark {
     pub(super) inode: u64,
     pub(super) changed: Moment,
     pub(super) is_directory: bool,
+    /// Of a file; a directory has one.
+    pub(super) names: u64,
 }
 
 impl Mark {
     pub(super) fn of(stat: &FileStat) -> Self {
         let is_directory = crate::beneath::kind(stat) == libc::S_IFDIR;
-        Self { inode: stat.st_ino, changed: stamp(stat), is_directory }
+        let names = if is_directory { 1 } else { stat.st_nlink };
+        Self { inode: stat.st_ino, changed: stamp(stat), is_directory, names }
     }
 }
 
@@ -130,6 +135,8 @@ pub(super) struct Seen {
     pub(super) leads: Vec<(PathBuf, Mark)>,
     /// What runs by itself.
     pub(super) auto: Vec<(PathBuf, Mark)>,
+    /// Links in a git directory: git writes through them.
+    pub(super) links: Vec<(PathBuf, Mark)>,
     /// There was more than is remembered.
     full: bool,
 }
@@ -140,21 +147,31 @@ impl Seen {
         if path == Path::new(OWN) {
             return false;
         }
-        let has = |name: &str| entries.iter().any(|entry| entry.name() == name);
-        let git = path.file_name().is_some_and(|name| name == ".git");
+        let has = |name: &str| {
+            entries.iter().map(|entry| entry.name().as_bytes()).any(|is| {
+                is.eq_ignore_ascii_case(name.as_bytes())
+                    || !is.is_ascii() && protect::folded(is).eq_ignore_ascii_case(name.as_bytes())
+            })
+        };
+        let git = path.file_name().is_some_and(|name| protect::is_git(name.as_bytes()));
         // As git itself looks: a HEAD, and objects and refs of its own or another's.
         if git || (has("HEAD") && (has("objects") && has("refs") || has("commondir"))) {
             self.repositories.insert(path.to_owned(), Mark::of(own));
         }
+        let inside = !path.as_os_str().is_empty()
+            && path.ancestors().any(|above| !above.as_os_str().is_empty() && self.repositories.contains_key(above));
         for entry in entries {
             let Some(mark) = entry.stat.as_ref().map(Mark::of) else { continue };
-            if entry.name() == ".git" && !mark.is_directory {
+            let name = entry.name().as_bytes();
+            if protect::is_git(name) && !mark.is_directory {
                 self.leads.push((path.join(entry.name()), mark));
-            } else if AUTO_RUN.iter().any(|auto| auto.as_bytes() == entry.name().as_bytes()) {
+            } else if protect::runs_by_itself(path.as_os_str().as_bytes(), name) {
                 self.auto.push((path.join(entry.name()), mark));
+            } else if inside && entry.is(libc::S_IFLNK) {
+                self.links.push((path.join(entry.name()), mark));
             }
         }
-        self.full |= self.repositories.len() + self.leads.len() + self.auto.len() > MAX_SEEN;
+        self.full |= self.repositories.len() + self.leads.len() + self.auto.len() + self.links.len() > MAX_SEEN;
         !self.full
     }
 }

@@ -58,7 +58,11 @@ impl<'a> Judge<'a> {
         for (path, mark) in &self.seen.leads {
             self.lead(path, *mark);
         }
+        for (path, mark) in &self.seen.links {
+            self.link_in_a_repository(path, *mark);
+        }
         for (path, mark) in &self.seen.auto {
+            self.follow(path, false);
             if !mark.is_directory && mark.changed < self.since {
                 continue;
             }
@@ -91,6 +95,9 @@ impl<'a> Judge<'a> {
         let fresh = self.is_fresh(path, mark);
         self.learn(path, mark);
         self.hooks(&path.join("hooks"), fresh);
+        for name in ["hooks", "config", "config.worktree"] {
+            self.follow(&path.join(name), fresh);
+        }
         for name in ["config", "config.worktree"] {
             self.config(path, &path.join(name), fresh);
         }
@@ -158,14 +165,19 @@ impl<'a> Judge<'a> {
         let kept: Vec<Setting> = settings.into_iter().filter(|setting| !taken || !added(setting)).collect();
         let run: BTreeSet<Setting> = kept.iter().filter(|setting| runs(setting)).cloned().collect();
         let base = repository.parent().unwrap_or(Path::new("")).to_owned();
-        for (value, beside) in run.iter().filter_map(Setting::names_path) {
-            let bases = if beside { [repository, repository] } else { [base.as_path(), repository] };
-            for base in bases {
-                let first = value.trim_start_matches('!').split_ascii_whitespace().next().unwrap_or_default();
-                for named in [value, first] {
-                    let target = protect::inside(self.workspace(), base.as_os_str().as_bytes(), named.as_bytes());
-                    self.targets.extend(target.map(|target| PathBuf::from(OsStr::from_bytes(&target))));
-                }
+        for named in run.iter().filter_map(Setting::names) {
+            let bases = if named.beside_config { [repository, repository] } else { [base.as_path(), repository] };
+            for (base, word) in bases.iter().flat_map(|base| named.words.iter().map(move |word| (base, word))) {
+                let word = word.trim_start_matches('!').as_bytes();
+                let target = protect::inside(self.workspace(), base.as_os_str().as_bytes(), word);
+                let target = target.map(|target| PathBuf::from(OsStr::from_bytes(&target)));
+                // A directory that a command works on is not what runs.
+                let directory = |stat: FileStat| beneath::kind(&stat) == libc::S_IFDIR;
+                let is_one = |path: &PathBuf| {
+                    let stat = beneath::stat(self.watch.root, path).ok().flatten();
+                    !named.is_command || !stat.is_some_and(directory)
+                };
+                self.targets.extend(target.filter(is_one));
             }
         }
         self.judged.known.settings.insert(path.to_owned(), run);
@@ -175,9 +187,35 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// An old link stays, and what it leads to is looked at as if it lay there. A new one is taken away itself.
+    fn follow(&mut self, path: &Path, fresh: bool) {
+        if fresh || !beneath::stat(self.watch.root, path).is_ok_and(|s| s.is_some_and(|s| stamp(&s) < self.since)) {
+            return;
+        }
+        let Ok(Some(target)) = beneath::link(self.watch.root, path) else { return };
+        let base = path.parent().unwrap_or(Path::new("")).as_os_str().as_bytes();
+        let target = protect::inside(self.workspace(), base, &target);
+        self.targets.extend(target.map(|target| PathBuf::from(OsStr::from_bytes(&target))));
+    }
+
+    /// git writes logs, messages and what it fetched through a link, and makes none itself that leads out: a new one that
+    /// does would have it write a file of whoever runs it.
+    fn link_in_a_repository(&mut self, path: &Path, mark: Mark) {
+        let above = path.ancestors().skip(1).find(|above| self.seen.repositories.contains_key(*above));
+        let (Some(repository), Ok(Some(target))) = (above, beneath::link(self.watch.root, path)) else { return };
+        let base = path.parent().unwrap_or(Path::new("")).as_os_str().as_bytes();
+        let target = protect::inside(self.workspace(), base, &target);
+        let stays = target.is_some_and(|target| Path::new(OsStr::from_bytes(&target)).starts_with(repository));
+        let fresh = self.is_fresh(path, mark);
+        self.learn(path, mark);
+        if !stays && (fresh || mark.changed >= self.since) && !self.is_kept(path, mark.names) {
+            self.take(path.to_owned());
+        }
+    }
+
     /// `.git` as a file or a link.
     fn lead(&mut self, path: &Path, mark: Mark) {
-        if self.is_kept(path) || !(mark.changed >= self.since || self.is_fresh(path, mark)) {
+        if self.is_kept(path, mark.names) || !(mark.changed >= self.since || self.is_fresh(path, mark)) {
             self.learn(path, mark);
             return;
         }
@@ -203,31 +241,27 @@ impl<'a> Judge<'a> {
     /// A protected file, or a directory of which everything counts: what is new of it is taken, or all at once.
     fn tree(&mut self, path: &Path, whole: bool) {
         let Some(stat) = self.stat(path) else { return };
-        if self.is_kept(path) {
-            return;
-        }
-        if beneath::kind(&stat) != libc::S_IFDIR {
-            if stamp(&stat) >= self.since {
+        let mark = Mark::of(&stat);
+        if !mark.is_directory {
+            if mark.changed >= self.since && !self.is_kept(path, mark.names) {
                 self.take(path.to_owned());
             }
             return;
         }
-        if whole && stamp(&stat) >= self.since {
+        if whole && mark.changed >= self.since && !self.is_kept(path, 1) {
             self.take(path.to_owned());
             return;
         }
-        self.learn(path, Mark::of(&stat));
+        self.learn(path, mark);
         let mut waiting = vec![path.to_owned()];
         while let Some(directory) = waiting.pop() {
             for (name, stat) in self.entries(&directory) {
                 let (path, mark) = (directory.join(name), Mark::of(&stat));
-                if self.is_kept(&path) {
-                    continue;
-                }
-                if mark.is_directory && !self.is_fresh(&path, mark) {
+                let kept = self.is_kept(&path, mark.names);
+                if mark.is_directory && (kept || !self.is_fresh(&path, mark)) {
                     self.learn(&path, mark);
                     waiting.push(path);
-                } else if mark.changed >= self.since {
+                } else if mark.changed >= self.since && !kept {
                     self.take(path);
                 }
             }
@@ -250,11 +284,13 @@ impl<'a> Judge<'a> {
     }
 
     fn counts(&self, path: &Path, stat: &FileStat, fresh: bool) -> bool {
-        (fresh || stamp(stat) >= self.since) && !self.is_kept(path)
+        (fresh || stamp(stat) >= self.since) && !self.is_kept(path, Mark::of(stat).names)
     }
 
-    fn is_kept(&self, path: &Path) -> bool {
-        self.watch.read_only.iter().any(|kept| path.starts_with(kept))
+    /// Whether a mount kept the command from changing what is there: not if the file has another name, and not if
+    /// another command could have moved the mount's place away.
+    fn is_kept(&self, path: &Path, names: u64) -> bool {
+        self.watch.alone && names <= 1 && self.watch.read_only.iter().any(|kept| path.starts_with(kept))
     }
 
     fn learn(&mut self, path: &Path, mark: Mark) {

@@ -1,6 +1,6 @@
 //! Where that goes which would have run: `.salaam/quarantine/OPERATION/` in the workspace itself, the one place that
 //! this account has on the same file system. Each thing gets a number for a name, so that nothing finds it, and a
-//! file loses its execute bits; `index` says where it was. Nothing of Salaam's reads it again, and no sandboxed
+//! file loses its execute bits; `index` says for each its mode and where it was, so that it can be put back. Nothing of Salaam's reads it again, and no sandboxed
 //! command can change it: `.salaam` is protected.
 
 use std::{
@@ -16,10 +16,10 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{OFlag, RenameFlags, openat, renameat2},
+    fcntl::{AtFlags, OFlag, RenameFlags, openat, renameat2},
     libc,
-    sys::stat::{Mode, fstat, mkdirat},
-    unistd::geteuid,
+    sys::stat::{Mode, fstat, fstatat, mkdirat},
+    unistd::{UnlinkatFlags, geteuid, unlinkat},
 };
 use salaam_core::{id::OperationId, protect::OWN, show};
 
@@ -52,37 +52,71 @@ pub(super) struct Taken {
 
 /// Takes away what was found.
 pub(super) fn take(root: BorrowedFd<'_>, operation: OperationId, finds: Vec<Find>) -> Taken {
-    let finds = outermost(finds);
+    let finds = inner_first(finds);
     if finds.is_empty() {
         return Taken { all: true, ..Taken::default() };
     }
     // A command made Salaam's own directory: it goes into the one that is put in its place.
     let planted = finds.iter().any(|find| find.path == Path::new(OWN));
-    match Place::make(root, operation, planted) {
-        Ok(place) => place.fill(&finds),
-        Err(errno) => {
-            tracing::warn!(%operation, %errno, "there is no quarantine, so what would run stays where it is");
-            Taken::default()
+    let place = Place::make(root, operation, planted);
+    if let Err(errno) = &place {
+        tracing::warn!(%operation, %errno, "there is no quarantine: what would run gets another name where it is");
+    }
+    let mut place = place.ok();
+    let mut taken = Taken { all: true, own: place.as_ref().map(|place| place.own), ..Taken::default() };
+    for (number, find) in finds.iter().enumerate() {
+        let path = show::line(find.path.as_os_str().as_bytes());
+        let put = place.as_mut().map_or(Err(Errno::ENOENT), |place| place.put(find, &format!("{number:04}")));
+        // A full disk has no room for a directory, and a mount of its own is another file system.
+        let done = put.or_else(|_| beside(root, &format!("{OWN}-{operation}-{number:04}"), find));
+        match done {
+            Ok(()) if taken.paths.len() >= MAX_NAMED => {}
+            Ok(()) => taken.paths.push(find.path.as_os_str().as_bytes().to_vec()),
+            Err(errno) => {
+                tracing::warn!(path, %errno, "it would run and could not be taken away");
+                taken.all = false;
+            }
         }
+    }
+    taken
+}
+
+/// What lies in something else that is taken goes before it: it would keep the name by which it is found.
+fn inner_first(mut finds: Vec<Find>) -> Vec<Find> {
+    // By components, so that a directory comes right before what lies in it.
+    finds.sort_by(|a, b| b.path.cmp(&a.path));
+    finds.dedup_by(|a, b| a.path == b.path);
+    finds
+}
+
+/// Gives it another name in its own directory, which needs no room. Where not even that can be had, a file is shut.
+fn beside(root: BorrowedFd<'_>, other: &str, find: &Find) -> nix::Result<()> {
+    let (above, name) = beneath::parent(root, &find.path)?;
+    let renamed = renameat2(&above, name, &above, other, RenameFlags::RENAME_NOREPLACE);
+    shut(above.as_fd(), Path::new(if renamed.is_ok() { OsStr::new(other) } else { name }), 0o400);
+    renamed?;
+    put_instead(above.as_fd(), name, find);
+    Ok(())
+}
+
+/// Takes every right from a regular file but those of `mode`. Another account's keeps its mode, and has no name that
+/// anything would look for.
+fn shut(above: BorrowedFd<'_>, name: &Path, mode: libc::mode_t) {
+    if let Ok(place) = beneath::open(above, name, OFlag::O_PATH | OFlag::O_NOFOLLOW)
+        && fstat(&place).is_ok_and(|stat| beneath::kind(&stat) == libc::S_IFREG)
+    {
+        let _ = beneath::set_mode(&place, mode);
     }
 }
 
-/// Without what lies in something else that is taken whole.
-fn outermost(mut finds: Vec<Find>) -> Vec<Find> {
-    // By components, so that a directory comes right before what lies in it.
-    finds.sort_by(|a, b| a.path.cmp(&b.path));
-    finds.dedup_by(|a, b| a.path == b.path);
-    let mut whole: Option<PathBuf> = None;
-    finds.retain(|find| {
-        if whole.as_ref().is_some_and(|whole| find.path.starts_with(whole)) {
-            return false;
-        }
-        if find.instead.is_none() {
-            whole = Some(find.path.clone());
-        }
-        true
-    });
-    finds
+/// What of a config runs nothing. Without room for it there is none, which git takes for an empty one.
+fn put_instead(above: BorrowedFd<'_>, name: &OsStr, find: &Find) {
+    let Some(text) = &find.instead else { return };
+    let Ok(file) = create(above, name) else { return };
+    if File::from(file).write_all(text.as_bytes()).is_err() {
+        // Half a config would say something else.
+        let _ = unlinkat(above, name, UnlinkatFlags::NoRemoveDir);
+    }
 }
 
 /// The directory of one operation.
@@ -123,46 +157,20 @@ impl<'a> Place<'a> {
         Ok(Self { root, directory, index, own })
     }
 
-    fn fill(mut self, finds: &[Find]) -> Taken {
-        let mut taken = Taken { all: true, own: Some(self.own), ..Taken::default() };
-        for (number, find) in finds.iter().enumerate() {
-            match self.put(find, &format!("{number:04}")) {
-                Ok(()) => {
-                    if taken.paths.len() < MAX_NAMED {
-                        taken.paths.push(find.path.as_os_str().as_bytes().to_vec());
-                    }
-                }
-                Err(errno) => {
-                    let path = show::line(find.path.as_os_str().as_bytes());
-                    tracing::warn!(path, %errno, "it would run and could not be taken away");
-                    taken.all = false;
-                }
-            }
-        }
-        taken
-    }
-
     fn put(&mut self, find: &Find, number: &str) -> nix::Result<()> {
         if find.path == Path::new(OWN) {
             // Put aside when this place was made.
-            drop(self.index.write_all(format!("planted {OWN}\n").as_bytes()));
+            drop(self.index.write_all(format!("planted - {OWN}\n").as_bytes()));
             return Ok(());
         }
         let (above, name) = beneath::parent(self.root, &find.path)?;
+        let mode = fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)?.st_mode & 0o7777;
         self.rename(&above, name, number)?;
-        let line = format!("{number} {}\n", show::line(find.path.as_os_str().as_bytes()));
+        let line = format!("{number} {mode:04o} {}\n", show::line(find.path.as_os_str().as_bytes()));
         // Without its line it is still out of the way.
         drop(self.index.write_all(line.as_bytes()));
-        if let Ok(place) = beneath::open(self.directory.as_fd(), Path::new(number), OFlag::O_PATH | OFlag::O_NOFOLLOW)
-            && fstat(&place).is_ok_and(|stat| beneath::kind(&stat) == libc::S_IFREG)
-        {
-            // Another account's keeps its mode, and has no name that anything would look for.
-            let _ = beneath::set_mode(&place, 0o440);
-        }
-        if let Some(text) = &find.instead {
-            let file = create(above.as_fd(), name)?;
-            File::from(file).write_all(text.as_bytes()).map_err(|_| Errno::EIO)?;
-        }
+        shut(self.directory.as_fd(), Path::new(number), 0o440);
+        put_instead(above.as_fd(), name, find);
         Ok(())
     }
 
@@ -209,10 +217,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_in_something_that_goes_whole_goes_with_it() {
-        let find = |path: &str, instead: bool| Find { path: path.into(), instead: instead.then(String::new) };
-        let finds =
-            vec![find("a/b/c", false), find("a/b", false), find("a/b.c", false), find("a", true), find("a/b/d", true)];
-        assert_eq!(outermost(finds), [find("a", true), find("a/b", false), find("a/b.c", false)]);
+    fn what_lies_in_something_that_goes_goes_before_it() {
+        let find = |path: &str| Find { path: path.into(), instead: None };
+        let finds = ["a/b/c", "a/b", "a/b.c", "a", "a/b", "a/b/d"].map(find).into();
+        assert_eq!(inner_first(finds), ["a/b.c", "a/b/d", "a/b/c", "a/b", "a"].map(find));
     }
 }

@@ -98,3 +98,20 @@ fn growth_counts_what_is_on_disk_since_then() {
     let bytes = grown(scratch.open().as_fd(), since);
     assert!((256 << 10..512 << 10).contains(&bytes), "{bytes}");
 }
+
+#[test]
+fn what_lies_near_the_top_is_found_before_what_is_deep() {
+    let scratch = Scratch::new("breadth");
+    fs::create_dir_all(scratch.0.join("a/b/c")).unwrap();
+    for number in 0..100 {
+        fs::write(scratch.0.join(format!("a/b/c/{number}")), "").unwrap();
+    }
+    fs::create_dir_all(scratch.0.join("z/y")).unwrap();
+    let reach = Reach { entries: 50, looked_at: 50, closed: Closed::Left, always: |_| false };
+    let mut seen = Vec::new();
+    let reached = walk(scratch.open().as_fd(), reach, |path, _, _| {
+        seen.push(path.to_owned());
+        true
+    });
+    assert!(!reached.all && seen.contains(&PathBuf::from("z/y")), "{seen:?}");
+}

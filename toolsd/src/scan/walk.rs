@@ -1,9 +1,10 @@
 //! One walk through a workspace: by descriptor, no link followed, no mount crossed, bounded.
 
 use std::{
+    collections::VecDeque,
     ffi::{CString, OsStr},
     os::{
-        fd::{AsFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
     path::Path,
@@ -13,10 +14,13 @@ use std::{
 use nix::{
     dir::{Dir, Type},
     errno::Errno,
-    fcntl::{AtFlags, OFlag},
+    fcntl::{AT_FDCWD, AtFlags, OFlag},
     libc,
-    sys::stat::{FileStat, fstat, fstatat},
-    unistd::geteuid,
+    sys::{
+        stat::{FileStat, fstat, fstatat},
+        statfs::fstatfs,
+    },
+    unistd::{AccessFlags, faccessat, geteuid},
 };
 
 use crate::beneath;
@@ -25,8 +29,33 @@ use crate::beneath;
 pub type Moment = (i64, i64);
 
 /// When `stat` was changed last: the kernel stamps it, and no program can set it (inode(7)). A rename counts.
+///
+/// File systems that count in whole seconds cut off what comes after: there the end of that second is taken. Where
+/// nanoseconds count, a stamp without any is one in a thousand million.
 pub(super) fn stamp(stat: &FileStat) -> Moment {
-    (stat.st_ctime, stat.st_ctime_nsec)
+    match stat.st_ctime_nsec {
+        0 => (stat.st_ctime, 999_999_999),
+        nanoseconds => (stat.st_ctime, nanoseconds),
+    }
+}
+
+/// Whether the kernel itself stamps changes on the file system of `root`, by the clock of this machine. Elsewhere it is
+/// a server's clock, or what a program says (FAT has no change time of its own), and a look proves nothing.
+pub(super) fn stamps_changes(root: BorrowedFd<'_>) -> bool {
+    /// ext2 to 4, xfs, btrfs, tmpfs, overlayfs, zfs, f2fs, bcachefs, jfs, nilfs: linux/magic.h.
+    const LOCAL: &[i64] = &[
+        0xef53,
+        0x5846_5342,
+        0x9123_683e,
+        0x0102_1994,
+        0x794c_7630,
+        0x2fc1_2fc1,
+        0xf2f5_2010,
+        0xca45_1a4e,
+        0x3153_464a,
+        0x3434,
+    ];
+    fstatfs(root).is_ok_and(|system| LOCAL.contains(&system.filesystem_type().0))
 }
 
 /// What becomes of a directory of this account into which it may not look.
@@ -81,16 +110,22 @@ pub(super) fn walk(
     mut each: impl FnMut(&Path, &FileStat, &[Entry]) -> bool,
 ) -> Reached {
     let nothing = Reached { all: false, looked_at_all: false };
-    let Ok(device) = fstat(root).map(|stat| stat.st_dev) else { return nothing };
-    let mut reached = Reached { all: true, looked_at_all: true };
+    let mut reached = Reached { all: stamps_changes(root), looked_at_all: true };
     let mut left = reach;
+    // What lies near the top first: whoever hides something behind a crowd of files hides it deep.
     // Siblings share the path above them: a long one with many below it would be memory without measure.
-    let mut waiting: Vec<(Rc<Path>, CString)> = vec![(Rc::from(Path::new("")), CString::default())];
-    while let Some((above, name)) = waiting.pop() {
+    let mut waiting: VecDeque<(Rc<Path>, CString)> = VecDeque::from([(Rc::from(Path::new("")), CString::default())]);
+    while let Some((above, name)) = waiting.pop_front() {
         let path: Rc<Path> = above.join(OsStr::from_bytes(name.to_bytes())).into();
-        let Ok(Listed { own, entries, all }) = list(root, &path, left) else {
-            reached.all = false;
-            continue;
+        let Listed { own, entries, all } = match list(root, &path, left) {
+            Ok(listed) => listed,
+            // No command went in there either.
+            Err(Errno::EACCES) if is_shut(root, &path) => continue,
+            // One of these is a mount: what lies on it may be written and is not looked at.
+            Err(_) => {
+                reached.all = false;
+                continue;
+            }
         };
         reached.all &= all;
         left.entries -= entries.len();
@@ -101,13 +136,21 @@ pub(super) fn walk(
             return nothing;
         }
         if goes_on {
-            let inside =
-                |entry: &Entry| entry.is(libc::S_IFDIR) && entry.stat.is_some_and(|stat| stat.st_dev == device);
-            waiting.extend(entries.into_iter().filter(inside).map(|entry| (Rc::clone(&path), entry.name)));
+            let inside = entries.into_iter().filter(|entry| entry.is(libc::S_IFDIR));
+            waiting.extend(inside.map(|entry| (Rc::clone(&path), entry.name)));
         }
     }
     reached.looked_at_all &= reached.all;
     reached
+}
+
+/// Whether this account may neither list nor enter a directory of another's.
+fn is_shut(root: BorrowedFd<'_>, path: &Path) -> bool {
+    let Ok(place) = beneath::open(root, path, OFlag::O_PATH | OFlag::O_DIRECTORY) else { return false };
+    // Through /proc: a descriptor that is only a place cannot be asked itself.
+    let name = format!("/proc/self/fd/{}", place.as_raw_fd());
+    let enters = faccessat(AT_FDCWD, name.as_str(), AccessFlags::X_OK, AtFlags::AT_EACCESS);
+    enters == Err(Errno::EACCES) && fstat(&place).is_ok_and(|own| own.st_uid != geteuid().as_raw())
 }
 
 /// A directory's own state, its entries, and whether these are all.

@@ -45,6 +45,37 @@ pub(crate) fn unprivileged(name: &str, test: impl AsyncFnOnce()) {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap().block_on(test());
 }
 
+/// The same, after `prepare`, a shell script that root runs in a mount namespace of this test: `$AT` is a directory that
+/// is handed to the account and removed afterwards, and where benches then lie.
+pub(crate) fn unprivileged_after(name: &str, prepare: &str, test: impl AsyncFnOnce()) {
+    if nix::unistd::geteuid().is_root() && std::env::var_os("SALAAM_TEST_PREPARED").is_none() {
+        let own = std::env::current_exe().unwrap();
+        let at = std::env::temp_dir().join(format!("salaam-at-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&at).unwrap();
+        let text = format!(
+            "set -e; mount --make-rprivate /; chown {NOBODY}:{NOBODY} $AT; {prepare}\n\
+             exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups -- \"$0\" --exact {name} --nocapture --test-threads 1"
+        );
+        let status = Process::new("unshare")
+            .args(["-m", "sh", "-c", &text])
+            .arg(own)
+            .env("AT", &at)
+            .env("TMPDIR", &at)
+            .env("SALAAM_TEST_PREPARED", "1")
+            .env("SALAAM_TEST_LAUNCH", launch())
+            .status()
+            .unwrap();
+        drop(std::fs::remove_dir_all(&at));
+        assert!(status.success(), "{name} as uid {NOBODY}");
+        return;
+    }
+    if std::env::var_os("SALAAM_TEST_PREPARED").is_none() {
+        println!("only root can prepare what this is about");
+        return;
+    }
+    unprivileged(name, test);
+}
+
 /// The static salaam-launch, built once: a dynamic one finds no loader in an empty root.
 pub(crate) fn launch() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
@@ -108,6 +139,11 @@ impl Bench {
 
     pub(crate) fn with_floor(name: &str, unsandboxed: Unsandboxed) -> Self {
         let outside = std::env::temp_dir().join(format!("salaam-toolsd-{name}-{}", std::process::id()));
+        Self::at(outside, unsandboxed)
+    }
+
+    /// In `workspace` of this directory, which need not be there.
+    pub(crate) fn at(outside: PathBuf, unsandboxed: Unsandboxed) -> Self {
         let path = outside.join("workspace");
         std::fs::create_dir_all(&path).unwrap();
         let config = RunnerConfig { launch: Some(launch()), bwrap: None, cgroups: None, unsandboxed };
