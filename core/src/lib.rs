@@ -32,4 +32,5 @@ pub mod session;
 pub mod show;
 pub mod time;
 pub mod tool;
+pub mod turns;
 pub mod worker;

@@ -9,7 +9,7 @@ use salaam_core::{
     manifest::Manifest,
 };
 use serde_json::{Value, json};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     App, Log, notices,
@@ -24,7 +24,7 @@ use crate::{
     clock::Clock,
     executor::Executor,
     host::{self, Flags, Variables},
-    operation::{Context, Controls, Desk, MOST_SKETCHES},
+    operation::{Context, Controls, Desk, MOST_SKETCHES, Slots},
     session::Sessions,
     store::{EventQuery, Store, Transaction},
     workspace::Registry,
@@ -112,7 +112,7 @@ impl Prepared {
             Ok(digest) => digest,
             Err(error) => return report.failed(exit::FAILED, "start-failed", &error.to_string(), "report this"),
         };
-        let slots = usize::try_from(manifest.limits.concurrent_commands).unwrap_or(1);
+        let slots = Slots::new(manifest.limits.concurrent_commands);
         let context = Arc::new(Context {
             clock,
             store: store.clone(),
@@ -123,9 +123,9 @@ impl Prepared {
             tool_uid: account(&host).1,
             manifest,
             controls: Controls::default(),
-            slots: Arc::new(Semaphore::new(slots)),
+            slots: Arc::new(slots),
             gate: Arc::default(),
-            sketches: Arc::new(Semaphore::new(MOST_SKETCHES)),
+            sketches: Arc::new(Slots::new(MOST_SKETCHES)),
             tools,
             stopping,
         });

@@ -13,9 +13,9 @@ use salaam_core::{
     policy::{Isolation, Mode, Profile},
 };
 use serde_json::json;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
-use super::Gate;
+use super::{Gate, Slots};
 use crate::{
     clock::Clock,
     executor::Executor,
@@ -64,7 +64,7 @@ impl Controls {
 }
 
 /// Edits whose files are in memory at once: each has at the most twice 32 MiB and what is shown of it.
-pub const MOST_SKETCHES: usize = 2;
+pub const MOST_SKETCHES: u64 = 2;
 
 /// Shared by all owner tasks; made once at start.
 #[derive(Debug)]
@@ -87,12 +87,12 @@ pub struct Context {
     pub tool_uid: u32,
     /// Whether required controls hold.
     pub controls: Controls,
-    /// One permit for each command that may run at once.
-    pub slots: Arc<Semaphore>,
+    /// One place for each command that may run at once.
+    pub slots: Arc<Slots>,
     /// Edits under way.
     pub gate: Arc<Gate>,
-    /// One permit for each edit whose files may be in memory at once.
-    pub sketches: Arc<Semaphore>,
+    /// One place for each edit whose files may be in memory at once.
+    pub sketches: Arc<Slots>,
     /// What the tools side can do.
     pub tools: watch::Receiver<Tools>,
     /// True when the service stops.

@@ -141,13 +141,13 @@ impl Owner {
     }
 
     async fn look_again(&mut self, mut case: Case, granter: &mut Option<Answer>) -> Result<Dispatch, Refusal> {
-        let (kind, workspace) = (case.row.kind, case.row.workspace);
-        let room = match self.try_room(kind, workspace) {
+        let (kind, workspace, session) = (case.row.kind, case.row.workspace, case.row.session);
+        let room = match self.try_room(kind, workspace, session) {
             Some(room) => room,
             None => {
                 waits(granter);
                 let rooms = Rooms::of(&self.context);
-                match self.unless_ended(rooms.one(kind, workspace)).await {
+                match self.unless_ended(rooms.one(kind, workspace, session)).await {
                     Ok(room) => room.ok_or_else(control_failed)?,
                     Err(halt) => return self.halt(case.row, halt).await.map(Dispatch::Over),
                 }

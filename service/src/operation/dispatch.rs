@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use salaam_core::{edit::Change, id::WorkspaceId, operation::Kind};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use salaam_core::{
+    edit::Change,
+    id::{SessionId, WorkspaceId},
+    operation::Kind,
+};
 
 use super::{
     Context,
@@ -12,6 +15,7 @@ use super::{
     look::Look,
     owner::{Case, Owner},
     refuse::{already, control_failed},
+    slots::{Slot, Slots},
 };
 use crate::{executor::Link, operation::Refusal};
 
@@ -25,7 +29,7 @@ pub(super) struct Ready {
 /// How it is sent, with what makes room for it.
 pub(super) enum Way {
     /// As a command that runs.
-    Command(OwnedSemaphorePermit),
+    Command(Slot),
     /// As an edit, which the executor makes itself.
     Edit {
         pass: Pass,
@@ -37,13 +41,13 @@ pub(super) enum Way {
 
 /// Room for one operation: a slot for a command that runs, or the right to be the one edit of a workspace.
 pub(super) enum Room {
-    Slot(OwnedSemaphorePermit),
+    Slot(Slot),
     Edit(Pass),
 }
 
 /// Where room is found; cheap to clone, so that a wait borrows nothing.
 pub(super) struct Rooms {
-    slots: Arc<Semaphore>,
+    slots: Arc<Slots>,
     gate: Arc<Gate>,
 }
 
@@ -52,27 +56,27 @@ impl Rooms {
         Self { slots: Arc::clone(&context.slots), gate: Arc::clone(&context.gate) }
     }
 
-    fn try_one(&self, kind: Kind, workspace: WorkspaceId) -> Option<Room> {
+    fn try_one(&self, kind: Kind, workspace: WorkspaceId, session: SessionId) -> Option<Room> {
         if is_edit(kind) {
-            self.gate.try_enter(workspace).map(Room::Edit)
+            self.gate.try_enter(workspace, session).map(Room::Edit)
         } else {
-            Arc::clone(&self.slots).try_acquire_owned().ok().map(Room::Slot)
+            self.slots.try_take(session).map(Room::Slot)
         }
     }
 
     /// Waits for room; absent = there will be none any more.
-    pub(super) async fn one(&self, kind: Kind, workspace: WorkspaceId) -> Option<Room> {
+    pub(super) async fn one(&self, kind: Kind, workspace: WorkspaceId, session: SessionId) -> Option<Room> {
         if is_edit(kind) {
-            Some(Room::Edit(self.gate.enter(workspace).await))
+            self.gate.enter(workspace, session).await.map(Room::Edit)
         } else {
-            Arc::clone(&self.slots).acquire_owned().await.ok().map(Room::Slot)
+            self.slots.take(session).await.map(Room::Slot)
         }
     }
 }
 
 impl Owner {
-    pub(super) fn try_room(&self, kind: Kind, workspace: WorkspaceId) -> Option<Room> {
-        Rooms::of(&self.context).try_one(kind, workspace)
+    pub(super) fn try_room(&self, kind: Kind, workspace: WorkspaceId, session: SessionId) -> Option<Room> {
+        Rooms::of(&self.context).try_one(kind, workspace, session)
     }
 
     /// Makes everything ready for the intent: what an edit replaces is on the disk before it. From here to the

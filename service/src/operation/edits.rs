@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 use salaam_core::{
     bridge::ReadFiles,
     edit::{self, Change, EditError, Expected, MAX_EDIT_BYTES, MAX_FILE_BYTES},
-    id::OperationId,
+    id::{OperationId, SessionId},
     operation::{Kind, State},
     protect,
     reader::{self, NotRead},
     show,
 };
-use tokio::sync::OwnedSemaphorePermit;
 
 use super::{
     Context, intent,
     plan::{Before, Done, Planned, moved},
     refuse::{Unseen, bridge_refusal, workspace_refusal},
+    slots::Slot,
 };
 use crate::{
     executor::Link,
@@ -29,6 +29,8 @@ use crate::{
 pub(super) struct View<'a> {
     pub link: &'a Link,
     pub row: &'a WorkspaceRow,
+    /// For whom.
+    pub session: SessionId,
     /// What was bound of each file; absent = nothing yet.
     pub bound: Option<&'a [Expected]>,
 }
@@ -40,7 +42,7 @@ pub(super) struct Sketch {
     /// Directories that go where they are empty afterwards.
     pub directories: Vec<Vec<u8>>,
     /// Bounds how many edits are in memory at once.
-    _room: OwnedSemaphorePermit,
+    _room: Slot,
 }
 
 /// What `changes` come to now.
@@ -56,7 +58,7 @@ pub(super) async fn edit(context: &Context, view: &View<'_>, changes: &[Change])
         )
         .into());
     }
-    let room = room(context).await?;
+    let room = room(context, view.session).await?;
     let before = before(context, view, paths).await?;
     let changes = changes.to_vec();
     let planned = plan(changes, before).await?;
@@ -75,7 +77,7 @@ pub(super) async fn undo(context: &Context, view: &View<'_>, operation: Operatio
         )
     };
     let files = intent::files(&row).ok_or_else(lost)?;
-    let room = room(context).await?;
+    let room = room(context, view.session).await?;
     let kept = context.store.images(operation).await.map_err(Refusal::journal)?.ok_or_else(lost)?;
     let done = Done { files, before: kept };
     let before = before(context, view, done.paths()).await?;
@@ -199,9 +201,8 @@ async fn plan(changes: Vec<Change>, before: Before) -> Result<Planned, Unseen> {
     planned.map_err(|e| refused(&e).into())
 }
 
-async fn room(context: &Context) -> Result<OwnedSemaphorePermit, Refusal> {
-    // It is never closed.
-    std::sync::Arc::clone(&context.sketches).acquire_owned().await.map_err(|_| super::refuse::control_failed())
+async fn room(context: &Context, session: SessionId) -> Result<Slot, Refusal> {
+    context.sketches.take(session).await.ok_or_else(super::refuse::control_failed)
 }
 
 fn refused(error: &EditError) -> Refusal {

@@ -86,7 +86,8 @@ impl Owner {
                 }
             }
             Work::Edit { changes } => {
-                let view = View { link: &link, row: place.row, bound: bound.and_then(expected) };
+                let view =
+                    View { link: &link, row: place.row, session: place.session.id, bound: bound.and_then(expected) };
                 let sketch = edits::edit(context, &view, changes).await?;
                 let arguments = Arguments::Edit {
                     changes: changes.iter().map(Change::named).collect(),
@@ -96,7 +97,8 @@ impl Owner {
                 self.look_of_edit(place, sketch, arguments, changes, identity, link)
             }
             Work::Undo { operation } => {
-                let view = View { link: &link, row: place.row, bound: bound.and_then(expected) };
+                let view =
+                    View { link: &link, row: place.row, session: place.session.id, bound: bound.and_then(expected) };
                 let sketch = edits::undo(context, &view, *operation).await?;
                 let arguments = Arguments::Undo {
                     operation: *operation,

@@ -27,6 +27,7 @@ mod resume;
 mod run;
 mod session;
 mod settle;
+mod slots;
 mod types;
 pub(crate) mod view;
 
@@ -38,6 +39,7 @@ pub use proposal::{Origin, Proposal, Work};
 pub(crate) use receipt::reply_text;
 pub(crate) use refuse::{bridge_refusal, refusal, request_id_reused, stopping, workspace_refusal};
 pub(crate) use resume::may_go_on;
+pub use slots::Slots;
 pub use types::{Attached, Progress, Refusal, Who};
 
 /// What an owner task is told.

@@ -37,7 +37,7 @@ impl Owner {
         let row = session::workspace_row(&context, proposal.workspace).await?;
         let session = session::of(&context, &proposal.origin, &row).await?;
         let granter = granter(&proposal.origin).cloned();
-        let room = granter.as_ref().and_then(|_| self.try_room(proposal.work.kind(), row.id));
+        let room = granter.as_ref().and_then(|_| self.try_room(proposal.work.kind(), row.id, session.id));
         let place = Place { row: &row, session: &session, profile: proposal.profile.unwrap_or_default() };
         let mut look =
             self.look(&place, &proposal.work, room.is_some(), None).await.map_err(|unseen| unseen.refusal)?;

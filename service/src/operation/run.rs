@@ -10,7 +10,7 @@ use salaam_core::{
     result::{Failure, Sandbox},
 };
 use serde_json::Value;
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 
 use super::{
     decide::too_late,
@@ -19,6 +19,7 @@ use super::{
     receipt::{Final, Spooler},
     record,
     refuse::control_failed,
+    slots::Slot,
 };
 use crate::{
     executor::{BridgeError, Link, Running},
@@ -57,7 +58,7 @@ type Waiting = Option<(Stream, Vec<u8>)>;
 
 impl Owner {
     /// Sends the command, follows it, and commits the receipt.
-    pub(super) async fn run(&mut self, case: Case, link: &Link, slot: OwnedSemaphorePermit) -> Result<Value, Refusal> {
+    pub(super) async fn run(&mut self, case: Case, link: &Link, slot: Slot) -> Result<Value, Refusal> {
         let Case { row, bound, work } = case;
         let plan = self.plan(&row, &bound, link.epoch())?;
         let stdin = match work {

@@ -47,7 +47,7 @@ impl Owner {
     /// Settles an edit that an earlier service, or an owner that is gone, sent.
     pub(super) async fn settle_row(&mut self, row: OperationRow) -> Result<Value, Stop> {
         debug_assert!(is_edit(row.kind), "the desk settles edits only");
-        let pass = self.context.gate.enter_unsettled(row.workspace);
+        let pass = self.context.gate.enter_unsettled(row.workspace, row.session);
         self.settle(row, pass).await
     }
 

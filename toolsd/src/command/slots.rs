@@ -1,12 +1,18 @@
 //! How many commands run at once: `limits.concurrent_commands` of the plan that asks. More wait, and workspaces take
-//! turns: one that asks for a hundred does not hold up another that asks for one.
+//! turns, as `core::turns` decides.
+//!
+//! The service dispatches no more than that, in turn between sessions; this is the limit over what really runs. They
+//! differ where the service gave up on a command that is not ended here yet: its place is taken until it is.
 
 use std::{
-    collections::VecDeque,
+    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use salaam_core::id::WorkspaceId;
+use salaam_core::{
+    id::WorkspaceId,
+    turns::{Ticket, Turns},
+};
 use tokio::sync::oneshot;
 
 /// The places.
@@ -15,59 +21,46 @@ pub(super) struct Slots(Mutex<Places>);
 
 #[derive(Debug, Default)]
 struct Places {
-    used: u64,
-    /// Who waits, by workspace; the first workspace is next.
-    waiting: VecDeque<(WorkspaceId, VecDeque<Waiter>)>,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    most: u64,
-    called: oneshot::Sender<Slot>,
+    turns: Turns<WorkspaceId>,
+    /// Where each one who waits is called.
+    waiting: HashMap<Ticket, (WorkspaceId, oneshot::Sender<Slot>)>,
 }
 
 /// A place, given back when dropped.
 #[derive(Debug)]
-pub(super) struct Slot(Option<Arc<Slots>>);
+pub(super) struct Slot(Option<(Arc<Slots>, WorkspaceId)>);
+
+/// One who waits; dropped, it has asked for nothing.
+struct Waiting<'a> {
+    slots: &'a Arc<Slots>,
+    ticket: Ticket,
+    turn: oneshot::Receiver<Slot>,
+}
 
 impl Slots {
-    /// Waits for its turn among fewer than `most`, and takes a place. Dropped while it waits, it has asked for nothing.
+    /// Waits for its turn among fewer than `most`, and takes a place. May be dropped at any time.
     pub(super) async fn take(self: &Arc<Self>, workspace: WorkspaceId, most: u64) -> Slot {
-        let (called, turn) = oneshot::channel();
-        {
+        let mut waiting = {
+            let (call, turn) = oneshot::channel();
             let mut places = self.lock();
-            let waiter = Waiter { most, called };
-            match places.waiting.iter_mut().find(|(other, _)| *other == workspace) {
-                Some((_, queue)) => queue.push_back(waiter),
-                None => places.waiting.push_back((workspace, VecDeque::from([waiter]))),
-            }
+            let ticket = places.turns.ask(workspace, most);
+            places.waiting.insert(ticket, (workspace, call));
             self.call(&mut places);
-        }
-        // The sender stays in the queue until it has called; that it is lost cannot happen, and would give no place.
-        turn.await.unwrap_or(Slot(None))
+            Waiting { slots: self, ticket, turn }
+        };
+        // The sender is kept until it has called; that it is lost cannot happen, and would give no place.
+        (&mut waiting.turn).await.unwrap_or(Slot(None))
     }
 
-    /// Gives places to who is next, as long as there are any.
+    /// Calls everybody whose turn it is.
     fn call(self: &Arc<Self>, places: &mut Places) {
-        let mut skipped = 0;
-        while skipped < places.waiting.len() {
-            let Some((workspace, mut queue)) = places.waiting.pop_front() else { return };
-            let used = places.used;
-            match queue.pop_front_if(|next| next.called.is_closed() || used < next.most) {
-                Some(next) => {
-                    skipped = 0;
-                    if let Err(mut refused) = next.called.send(Slot(Some(Arc::clone(self)))) {
-                        // It went away meanwhile; given back here, where the lock is held.
-                        refused.0 = None;
-                    } else {
-                        places.used += 1;
-                    }
-                }
-                // Its own limit is lower than what runs.
-                None => skipped += 1,
-            }
-            if !queue.is_empty() {
-                places.waiting.push_back((workspace, queue));
+        while let Some(ticket) = places.turns.call() {
+            // Who leaves takes both away under the same lock, so that there is no ticket without its waiter.
+            let Some((workspace, call)) = places.waiting.remove(&ticket) else { continue };
+            if let Err(mut refused) = call.send(Slot(Some((Arc::clone(self), workspace)))) {
+                // It is being dropped; given back here, where the lock is held.
+                refused.0 = None;
+                places.turns.done(workspace);
             }
         }
     }
@@ -77,11 +70,23 @@ impl Slots {
     }
 }
 
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut places = self.slots.lock();
+        if places.waiting.remove(&self.ticket).is_some() {
+            places.turns.leave(self.ticket);
+            // It may have held others back.
+            self.slots.call(&mut places);
+        }
+        // A place that came and was not taken goes back with the channel, after this lock.
+    }
+}
+
 impl Drop for Slot {
     fn drop(&mut self) {
-        if let Some(slots) = self.0.take() {
+        if let Some((slots, workspace)) = self.0.take() {
             let mut places = slots.lock();
-            places.used -= 1;
+            places.turns.done(workspace);
             slots.call(&mut places);
         }
     }
@@ -121,7 +126,7 @@ mod tests {
         drop((second, third));
         drop(poll(modest.as_mut()).unwrap());
         let places = slots.lock();
-        assert_eq!((places.used, places.waiting.len()), (0, 0));
+        assert!(places.turns.is_idle() && places.waiting.is_empty());
     }
 
     #[test]
@@ -152,6 +157,7 @@ mod tests {
         drop(running);
         // It was called and never came.
         drop(called);
-        assert_eq!(slots.lock().used, 0);
+        let places = slots.lock();
+        assert!(places.turns.is_idle() && places.waiting.is_empty());
     }
 }
