@@ -5,6 +5,7 @@
 //! processes of accounts with the tag are ever killed.
 
 pub mod account;
+pub mod bare;
 pub mod breakage;
 pub mod fuzz;
 pub mod host;
