@@ -23,7 +23,7 @@ use salaam_launch::{
     report::{Enforcement, Layers, Record, Step},
 };
 
-use crate::{report, tries};
+use crate::{report, start, tries};
 
 type Failure = (Step, Errno);
 
@@ -37,12 +37,7 @@ pub(crate) fn become_command(plan: Plan) -> Result<Infallible, Failure> {
     for (resource, value) in &plan.limits {
         limit(*resource, *value).map_err(|errno| (Step::Limits, errno))?;
     }
-    // A command that takes every processor leaves the executor and others their turn. Less than this account has can
-    // always be asked for; where it is had already, so be it.
-    let _ = lower_priority();
-    // Shared memory counts against no limit of a process. Where it eats up the host, the kernel ends the command
-    // and not the executor or the service; where this fails, it chooses by size as ever.
-    let _ = std::fs::write("/proc/self/oom_score_adj", "1000");
+    start::ordinary().map_err(|errno| (Step::Limits, errno))?;
     let (landlock_abi, landlock) = match &plan.landlock {
         Some(rules) => enter_domain(rules).map_err(|errno| (Step::Landlock, errno))?,
         None => (0, Enforcement::Not),
@@ -51,7 +46,7 @@ pub(crate) fn become_command(plan: Plan) -> Result<Infallible, Failure> {
     if seccomp {
         load_filter(&plan.seccomp).map_err(|errno| (Step::Seccomp, errno))?;
     }
-    default_signals();
+    start::default_signals();
     SigSet::empty().thread_set_mask().map_err(|errno| (Step::Exec, errno))?;
     report(Record::Layers(Layers { landlock_abi, landlock, seccomp }));
     match plan.action {
@@ -73,8 +68,9 @@ fn keep_from_the_command(descriptor: i32) -> Result<(), Errno> {
     }
 }
 
-/// When memory runs out the kernel takes a command before anything else of the host: raising one's own score is
-/// always allowed (proc(5)), and children have it too.
+/// When memory runs out the kernel takes a command before anything else of the host, the executor and the service too:
+/// shared memory counts against no limit of a process. Raising one's own score is always allowed (proc(5)), and
+/// children have it too; behind walls landlock keeps the command from lowering it again.
 fn go_first_when_memory_ends() -> Result<(), Errno> {
     std::fs::write("/proc/self/oom_score_adj", "1000")
         .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EACCES)))
@@ -93,29 +89,6 @@ fn limit(resource: u32, value: u64) -> Result<(), Errno> {
     match unsafe { libc::setrlimit(resource, &raw const wanted) } {
         0 => Ok(()),
         _ => Err(Errno::last()),
-    }
-}
-
-/// Below what services and shells have, above what is meant to run only when nothing else does.
-const NICENESS: i32 = 5;
-
-fn lower_priority() -> Result<(), Errno> {
-    // SAFETY: the call takes integers only.
-    let lower = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }.max(NICENESS);
-    // SAFETY: as above.
-    match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, lower) } {
-        0 => Ok(()),
-        _ => Err(Errno::last()),
-    }
-}
-
-/// Ignoring a signal is inherited through exec, and Rust's start-up ignores SIGPIPE: `yes | head` would not end as it
-/// does in every shell.
-fn default_signals() {
-    for signal in 1..=libc::SIGRTMAX() {
-        // KILL, STOP and the C library's own two refuse, and need no default.
-        // SAFETY: no handler of this program is replaced, it has none; the call takes no pointer.
-        unsafe { libc::signal(signal, libc::SIG_DFL) };
     }
 }
 
@@ -151,7 +124,7 @@ fn enter_domain(rules: &Rules) -> Result<(u32, Enforcement), Errno> {
         }
         created.restrict_self()
     };
-    let status = build().map_err(|_| Errno::last())?;
+    let status = build().map_err(|error| errno_of(&error))?;
     let enforcement = match status.ruleset {
         RulesetStatus::FullyEnforced => Enforcement::Fully,
         RulesetStatus::PartiallyEnforced => Enforcement::Partially,
@@ -174,10 +147,22 @@ fn deny_signals_to_others() -> Result<(u32, Enforcement), Errno> {
         let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement).scope(Scope::Signal)?;
         ruleset.create()?.restrict_self()
     };
-    match build().map_err(|_| Errno::last())?.ruleset {
+    match build().map_err(|error| errno_of(&error))?.ruleset {
         RulesetStatus::FullyEnforced => Ok((abi as u32, Enforcement::Fully)),
         RulesetStatus::PartiallyEnforced | RulesetStatus::NotEnforced => Err(Errno::EOPNOTSUPP),
     }
+}
+
+/// The kernel's own word where it has said one; what the crate refuses by itself is a kernel that has too little.
+fn errno_of(error: &landlock::RulesetError) -> Errno {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(number) = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::raw_os_error) {
+            return Errno::from_raw(number);
+        }
+        cause = error.source();
+    }
+    Errno::EOPNOTSUPP
 }
 
 fn os(path: &CStr) -> &OsStr {

@@ -25,6 +25,12 @@ pub(crate) fn again() -> PollTimeout {
 /// Every process of this pid namespace but its init and this one.
 const EVERYTHING: Pid = Pid::from_raw(-1);
 
+/// Asks everything to end. What is stopped is woken, or it would not hear.
+pub(crate) fn ask(keeper: Keeper) {
+    end(keeper, Signal::SIGTERM);
+    end(keeper, Signal::SIGCONT);
+}
+
 /// Signals everything once; an error means that nothing is left to signal.
 pub(crate) fn end(keeper: Keeper, signal: Signal) {
     match keeper {

@@ -1,5 +1,7 @@
 //! The few calls on descriptors whose numbers are fixed by contract with toolsd.
 
+use std::os::fd::{FromRawFd, OwnedFd};
+
 use nix::{errno::Errno, libc};
 
 /// Closes every descriptor from `first` on.
@@ -75,6 +77,17 @@ pub(crate) fn wait(flags: i32) -> Result<Option<(i32, i32)>, Errno> {
             -1 if Errno::last() == Errno::EINTR => {}
             -1 => return Err(Errno::last()),
             thread => return Ok(Some((thread, status))),
+        }
+    }
+}
+
+/// A descriptor of a child that is not reaped; readable once all its threads have ended (pidfd_open(2), Linux 5.3).
+pub(crate) fn watch(child: i32) -> Option<OwnedFd> {
+    // SAFETY: takes two integers; a result that is not negative is a descriptor of ours alone.
+    unsafe {
+        match i32::try_from(libc::syscall(libc::SYS_pidfd_open, child, 0u32)) {
+            Ok(number) if number >= 0 => Some(OwnedFd::from_raw_fd(number)),
+            _ => None,
         }
     }
 }

@@ -10,6 +10,7 @@ mod confine;
 mod hold;
 mod keep;
 mod kernel;
+mod start;
 mod tries;
 mod watch;
 

@@ -37,50 +37,59 @@ pub(crate) fn until_the_end(command: Pid, hold: Option<Hold>, keeper: Keeper) ->
         kernel::close(stream);
     }
     kernel::close(descriptor::SCRIPT);
-    let status = wait_for(command, hold, keeper);
-    let left = end_the_rest(keeper);
+    let (status, killed) = wait_for(command, hold, keeper);
+    // Killed together with the command, some of them may still be there as what it left behind.
+    let left = end_the_rest(keeper).max(killed);
     let signal = if libc::WIFSIGNALED(status) { libc::WTERMSIG(status) } else { 0 };
     let code = if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 0 };
     let (cpu_us, peak_kib) = used();
     Ended { code, signal, left, cpu_us, peak_kib }
 }
 
-/// The raw status with which the command ended.
-fn wait_for(command: Pid, mut hold: Option<Hold>, keeper: Keeper) -> i32 {
+/// The raw status with which the command ended, and how many others were killed before it had.
+fn wait_for(command: Pid, mut hold: Option<Hold>, keeper: Keeper) -> (i32, u32) {
     let mut child_signal = SigSet::empty();
     child_signal.add(Signal::SIGCHLD);
     let Ok(ends) = SignalFd::with_flags(&child_signal, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK) else {
         // Neither TERM nor the hold would work; nothing has run yet.
         keep::end(keeper, Signal::SIGKILL);
-        return libc::SIGKILL;
+        return (libc::SIGKILL, 0);
     };
+    // A kernel that has none waits, in the case below, for the time limit.
+    let over = kernel::watch(command.as_raw());
     // SAFETY: the number is the contract's, open since the start and closed by nobody.
     let control = unsafe { BorrowedFd::borrow_raw(descriptor::CONTROL) };
-    let mut killing = false;
+    let (mut killed, mut over_before) = (None, false);
     loop {
         while let Ok(Some(_)) = ends.read_signal() {}
         if let Some(status) = reap(command, &mut hold, keeper) {
-            return status;
+            return (status, killed.unwrap_or(0));
         }
-        let mut ready = [PollFd::new(ends.as_fd(), PollFlags::POLLIN), PollFd::new(control, PollFlags::POLLIN)];
+        let mut ready = vec![PollFd::new(ends.as_fd(), PollFlags::POLLIN), PollFd::new(control, PollFlags::POLLIN)];
+        // Once everything is being killed there is nothing more to be learnt from it.
+        ready.extend(over.iter().filter(|_| killed.is_none()).map(|over| PollFd::new(over.as_fd(), PollFlags::POLLIN)));
         // What forks on while it is searched for is searched for again.
-        let wait = if killing { keep::again() } else { PollTimeout::NONE };
+        let wait = if killed.is_some() { keep::again() } else { PollTimeout::NONE };
         if poll(&mut ready, wait).is_err() {
             continue;
         }
-        if killing {
-            keep::end(keeper, Signal::SIGKILL);
-        }
-        let [_, control] = &ready;
-        if control.any().unwrap_or(false) {
+        let said = |number: usize| ready.get(number).is_some_and(|one| one.any().unwrap_or(false));
+        let mut kill = killed.is_some();
+        if said(1) {
             match kernel::read_byte(descriptor::CONTROL) {
-                Some(control::TERM) => keep::end(keeper, Signal::SIGTERM),
-                Some(control::KILL) | None => {
-                    killing = true;
-                    keep::end(keeper, Signal::SIGKILL);
-                }
+                Some(control::TERM) => keep::ask(keeper),
+                Some(control::KILL) | None => kill = true,
                 Some(_) => {}
             }
+        }
+        // It has ended, and the look above did not find it: whoever traces it is told first (ptrace(2)) and does not
+        // listen. What is left behind, the tracer too, is ended anyway.
+        kill |= said(2) && over_before;
+        over_before = said(2);
+        if kill {
+            // The command itself is among them: nobody has reaped it.
+            killed.get_or_insert_with(|| keep::count(keeper).saturating_sub(1));
+            keep::end(keeper, Signal::SIGKILL);
         }
     }
 }

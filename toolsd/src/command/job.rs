@@ -2,7 +2,6 @@
 
 use std::{
     os::fd::{AsFd, OwnedFd},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -23,6 +22,8 @@ use super::{
     Refusal,
     aside::aside,
     check::Walling,
+    ending::Ending,
+    growth::Growth,
     stage::{self, Kit, Scene, Staged},
     vigil::{Guarded, Present},
 };
@@ -33,8 +34,6 @@ use crate::{
     supervise::{Gone, Leaf, Spawner, StartError, Tree},
 };
 
-/// Between TERM and KILL.
-const GRACE: Duration = Duration::from_secs(2);
 /// A sandbox comes up in milliseconds; on a machine that swaps, in seconds.
 const COMES_UP_WITHIN: Duration = Duration::from_secs(30);
 /// How often growth is looked at: one statvfs each.
@@ -310,18 +309,13 @@ async fn watch_over(
     let mut watched = Watched { cancelled: asked.is_some(), ..Watched::default() };
     let time_limit = sleep(Duration::from_secs(scene.plan.limits.command_seconds).saturating_sub(began.elapsed()));
     tokio::pin!(time_limit);
-    let mut growth = Growth::new(scene, since);
+    let mut growth = Growth::new(scene, tree, since);
     let mut ticks = interval_at(tokio::time::Instant::now() + GROWTH_INTERVAL, GROWTH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // Set when TERM has been sent; KILL follows.
-    let mut grace = (asked == Some(Asked::Cancel)).then(|| term(tree));
-    let mut killed = asked == Some(Asked::Stop);
-    if killed {
-        tree.kill();
-    }
+    let mut ending = asked.map(|asked| Ending::begin(tree, asked));
     let mut stop = ends.stop.clone();
     loop {
-        let ending = grace.is_some() || killed;
+        let is_ending = ending.is_some();
         tokio::select! {
             biased;
             record = tree.record() => match record {
@@ -337,81 +331,34 @@ async fn watch_over(
                     return watched;
                 }
             },
-            asked = ends.asked(), if !ending => {
+            asked = ends.asked(), if !is_ending => {
                 watched.cancelled = true;
-                match asked {
-                    Asked::Cancel => grace = Some(term(tree)),
-                    Asked::Stop => { tree.kill(); killed = true; }
-                }
+                ending = Some(Ending::begin(tree, asked));
             }
-            () = events.closed(), if !ending => {
+            () = events.closed(), if !is_ending => {
                 watched.cancelled = true;
-                tree.kill();
-                killed = true;
+                ending = Some(Ending::begin(tree, Asked::Stop));
             }
-            () = &mut time_limit, if !ending => {
+            () = &mut time_limit, if !is_ending => {
                 watched.timed_out = true;
-                grace = Some(term(tree));
+                ending = Some(Ending::begin(tree, Asked::Cancel));
             }
-            () = async { match grace.as_mut() { Some(grace) => grace.await, None => std::future::pending().await } },
-                if !killed =>
-            {
-                tree.kill();
-                killed = true;
-            }
+            () = Ending::next(&mut ending) => match ending.take().and_then(|ending| ending.go_on(tree)) {
+                Some(next) => ending = Some(next),
+                // Not even that has ended it; nobody is waited for without end.
+                None => return watched,
+            },
             // While it is being ended, only the end of everything hastens it.
-            () = raised(&mut stop), if ending && !killed => {
-                tree.kill();
-                killed = true;
+            () = raised(&mut stop), if ending.as_ref().is_some_and(|ending| ending.was_only_asked()) => {
+                ending = Some(Ending::begin(tree, Asked::Stop));
             }
-            _ = ticks.tick(), if !ending => {
-                if growth.is_over().await {
-                    watched.limit = Some("workspace_growth_bytes");
-                    grace = Some(term(tree));
+            _ = ticks.tick(), if !is_ending => {
+                if let Some(over) = growth.over().await {
+                    watched.limit = Some(over.limit());
+                    ending = Some(Ending::begin(tree, over.asked()));
                 }
             }
         }
-    }
-}
-
-fn term(tree: &Tree) -> std::pin::Pin<Box<tokio::time::Sleep>> {
-    tree.term();
-    Box::pin(sleep(GRACE))
-}
-
-/// Watches how much the workspace grows: cheaply by the file system's own count, and by a walk only where that
-/// count is suspicious.
-struct Growth {
-    root: Arc<OwnedFd>,
-    since: scan::Moment,
-    before: Option<u64>,
-    most: u64,
-    not_before: Instant,
-}
-
-impl Growth {
-    fn new(scene: &Scene<'_>, since: scan::Moment) -> Self {
-        let root = Arc::clone(&scene.workspace.root);
-        let before = aside(|| scan::used(root.as_fd())).ok();
-        Self { root, since, before, most: scene.plan.limits.workspace_growth_bytes, not_before: Instant::now() }
-    }
-
-    async fn is_over(&mut self) -> bool {
-        let now = aside(|| scan::used(self.root.as_fd())).ok();
-        let suspicious = match (self.before, now) {
-            (Some(before), Some(now)) => now.saturating_sub(before) > self.most,
-            // A file system that does not count is walked.
-            (None, _) | (_, None) => true,
-        };
-        if !suspicious || Instant::now() < self.not_before {
-            return false;
-        }
-        let (root, since, began) = (Arc::clone(&self.root), self.since, Instant::now());
-        let walk = tokio::task::spawn_blocking(move || scan::grown(root.as_fd(), since));
-        let grown = walk.await.unwrap_or(0);
-        // Somebody else fills the disk: walk on, but never more than a tenth of the time.
-        self.not_before = Instant::now() + began.elapsed() * 10;
-        grown > self.most
     }
 }
 

@@ -6,6 +6,8 @@
 mod aside;
 mod cage;
 mod check;
+mod ending;
+mod growth;
 mod hold;
 mod job;
 mod memory;

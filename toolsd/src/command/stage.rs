@@ -148,7 +148,7 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
     let launch_plan = Plan {
         action: exec(plan, &read_paths)?,
         directory: text(workspace.path.as_os_str().as_encoded_bytes())?,
-        limits: limits(plan, true),
+        limits: limits(plan, Counted::Apart),
         landlock: Some(rules(plan.landlock, write)),
         seccomp: kit.seccomp.clone(),
         bound: bound(scene.held)?,
@@ -190,7 +190,7 @@ pub(super) fn without_walls(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refu
     let launch_plan = Plan {
         action: exec(plan, &[])?,
         directory: text(workspace.path.as_os_str().as_encoded_bytes())?,
-        limits: limits(plan, false),
+        limits: limits(plan, Counted::Apart),
         script: script(plan).is_some(),
         ..Plan::default()
     };
@@ -207,7 +207,7 @@ pub(super) fn alone(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refusal> {
     let launch_plan = Plan {
         action: exec(plan, &[])?,
         directory: text(workspace.path.as_os_str().as_encoded_bytes())?,
-        limits: limits(plan, false),
+        limits: limits(plan, Counted::Together),
         landlock: Some(Rules { required: true, signals_only: true, ..Rules::default() }),
         seccomp: kit.bare_seccomp.clone(),
         script: script(plan).is_some(),
@@ -225,7 +225,7 @@ pub(super) fn canary(kit: &Kit, workspace: &Workspace, plan: &RunPlan, canary: C
     let launch_plan = Plan {
         action: Action::Canary(canary),
         directory: path.clone(),
-        limits: limits(plan, true),
+        limits: limits(plan, Counted::Apart),
         landlock: Some(rules(plan.landlock, vec![c"/tmp".to_owned(), c"/dev/shm".to_owned(), path])),
         seccomp: kit.seccomp.clone(),
         ..Plan::default()
@@ -338,18 +338,44 @@ fn exec(plan: &RunPlan, read_paths: &[ReadPath]) -> Result<Action, Refusal> {
     Ok(Action::Exec { argv, env: environment(read_paths, &plan.environment) })
 }
 
-fn limits(plan: &RunPlan, walled: bool) -> Vec<(u32, u64)> {
+/// Whether what a limit counts is the command's own, or that of all processes of the account.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    /// In a user namespace of its own.
+    Apart,
+    /// With the executor and other commands: a limit would be used up by them.
+    Together,
+}
+
+/// The kernel's value for "nothing above 1 byte", which alone keeps a crash from a core_pattern that is a program as
+/// well: 0 only forbids the file (core(5)). No file is that small, so there is none either.
+const NO_CORE: u64 = 1;
+/// What the kernel gives since Linux 5.16; keys of programs that sign fit.
+const LOCKED_BYTES: u64 = 8 << 20;
+/// What the kernel gives (mq_overview(7)).
+const QUEUE_BYTES: u64 = 819_200;
+/// Signals that wait, and timers: without a limit of its own one command takes those of the whole account.
+const PENDING_SIGNALS: u64 = 4096;
+
+fn limits(plan: &RunPlan, counted: Counted) -> Vec<(u32, u64)> {
     let limits = &plan.limits;
     let mut list = vec![
-        (libc::RLIMIT_CORE, 0),
+        (libc::RLIMIT_CORE, NO_CORE),
         (libc::RLIMIT_DATA, limits.memory_bytes),
         (libc::RLIMIT_FSIZE, limits.file_bytes),
         (libc::RLIMIT_NOFILE, limits.open_files),
+        (libc::RLIMIT_MEMLOCK, LOCKED_BYTES),
+        // Neither real-time nor a better priority, whatever whoever started the service may ask for.
+        (libc::RLIMIT_RTPRIO, 0),
+        (libc::RLIMIT_NICE, 0),
     ];
-    if walled {
-        // Counted per user namespace; outside one it would count every process of the account. The init of
-        // the namespace and launch count too.
-        list.push((libc::RLIMIT_NPROC, limits.processes + 2));
+    if counted == Counted::Apart {
+        list.extend([
+            // The init of the namespace and launch count too.
+            (libc::RLIMIT_NPROC, limits.processes + 2),
+            (libc::RLIMIT_SIGPENDING, PENDING_SIGNALS),
+            (libc::RLIMIT_MSGQUEUE, QUEUE_BYTES),
+        ]);
     }
     list
 }
@@ -364,8 +390,9 @@ fn rules(landlock: Landlock, write: Vec<CString>) -> Rules {
         // What is not mounted is not there, and what is mounted read-only stays so; this is the second wall.
         read: vec![c"/".to_owned()],
         write,
-        // Terminals of its own, /dev/null and the like; /proc/self/comm, oom_score_adj.
-        devices: vec![c"/dev".to_owned(), c"/proc".to_owned()],
+        // Terminals of its own, /dev/null and the like. Not /proc: what a process may write about itself there is first
+        // of all that it is not the one to go when memory ends.
+        devices: vec![c"/dev".to_owned()],
     }
 }
 

@@ -13,6 +13,7 @@ use nix::{
         stat::{FileStat, fstat},
         statvfs::fstatvfs,
     },
+    unistd::geteuid,
 };
 use salaam_core::result::Changed;
 
@@ -87,23 +88,56 @@ fn strip(root: BorrowedFd<'_>, path: &Path) -> nix::Result<()> {
     beneath::set_mode(&file, mode & 0o1777)
 }
 
-/// Bytes on disk of regular files that changed since `since`.
-pub fn grown(root: BorrowedFd<'_>, since: Moment) -> u64 {
-    let mut bytes = 0u64;
+/// What regular files that changed since a moment take up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Grown {
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// How many there are, of any kind.
+    pub files: u64,
+    /// A directory of this account was closed to it meanwhile: what lies in there is not counted.
+    pub hidden: bool,
+}
+
+/// What changed since `since`, counted.
+pub fn grown(root: BorrowedFd<'_>, since: Moment) -> Grown {
+    let mut grown = Grown::default();
     let most = MAX_ENTRIES_OF_GROWTH;
     // The command still runs: its directories stay as it wants them.
     let reach = Reach { entries: most, looked_at: most, closed: Closed::Left, always: |_| true };
-    walk(root, reach, |_, _, entries| {
-        let files = entries.iter().filter(|entry| entry.is(libc::S_IFREG)).filter_map(|entry| entry.stat);
-        let files = files.filter(|stat| stamp(stat) >= since);
-        bytes += files.map(|stat| u64::try_from(stat.st_blocks).unwrap_or(0) * 512).sum::<u64>();
+    let own = geteuid().as_raw();
+    let reached = walk(root, reach, |_, _, entries| {
+        for stat in entries.iter().filter_map(|entry| entry.stat).filter(|stat| stamp(stat) >= since) {
+            grown.files += 1;
+            match stat.st_mode & libc::S_IFMT {
+                libc::S_IFREG => grown.bytes += u64::try_from(stat.st_blocks).unwrap_or(0) * 512,
+                libc::S_IFDIR => grown.hidden |= stat.st_uid == own && stat.st_mode & 0o500 != 0o500,
+                _ => {}
+            }
+        }
         true
     });
-    bytes
+    // More entries than are looked at: whether they are new is not known, and the count of the file system stands.
+    if !reached.looked_at_all && grown.files >= most as u64 {
+        grown.hidden = true;
+    }
+    grown
 }
 
-/// Bytes in use on the file system of the workspace.
-pub fn used(root: BorrowedFd<'_>) -> io::Result<u64> {
+/// What is in use on a file system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Used {
+    /// Bytes.
+    pub bytes: u64,
+    /// Files of any kind; 0 where the file system does not count them.
+    pub files: u64,
+}
+
+/// What is in use on the file system of the workspace.
+pub fn used(root: BorrowedFd<'_>) -> io::Result<Used> {
     let system = fstatvfs(root)?;
-    Ok((system.blocks() - system.blocks_free()) * system.fragment_size())
+    Ok(Used {
+        bytes: (system.blocks() - system.blocks_free()) * system.fragment_size(),
+        files: system.files().saturating_sub(system.files_free()),
+    })
 }

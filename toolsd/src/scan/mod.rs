@@ -10,7 +10,7 @@ mod judge;
 mod quarantine;
 mod walk;
 
-pub use changed::{changed, grown, used};
+pub use changed::{Grown, Used, changed, grown, used};
 pub use guard::{Known, Settled, Watch, settle, survey};
 pub use walk::Moment;
 

@@ -2,7 +2,8 @@
 //! processes whose keeper was killed from outside. Those are known by not being known, and ended.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
+    os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -15,6 +16,7 @@ use nix::{
     },
     unistd::{Pid, getpid},
 };
+use salaam_sys::pidfd;
 
 /// Between two looks.
 const AGAIN: Duration = Duration::from_millis(5);
@@ -70,14 +72,23 @@ impl Family {
         loop {
             // Held through the look: what is started meanwhile is not taken for an orphan.
             let members = self.lock();
-            let orphans: Vec<Pid> = children().filter(|child| !members.contains(child)).map(Pid::from_raw).collect();
+            let (orphans, below) = orphans(&members);
             drop(members);
             if orphans.is_empty() {
                 return true;
             }
+            // What is stopped forks no more, so the next look finds what this one has missed. Only a child's number is
+            // its own until it is reaped, which only this does; what lies below is held by descriptor and looked at again.
+            let below: Vec<_> = below.into_iter().filter_map(held).collect();
+            for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
+                for orphan in &orphans {
+                    let _ = kill(*orphan, signal);
+                }
+                for process in &below {
+                    drop(pidfd::signal(process, signal));
+                }
+            }
             for orphan in orphans {
-                // A child's number is its own until it is reaped, which only this does.
-                let _ = kill(orphan, Signal::SIGKILL);
                 let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
             }
             if start.elapsed() > most {
@@ -94,12 +105,41 @@ impl Family {
 
 fn children() -> impl Iterator<Item = i32> {
     let own = getpid().as_raw();
-    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let processes = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    processes.filter(move |process| parent(*process) == Some(own))
+    processes().filter(move |process| parent(*process) == Some(own))
 }
 
-fn parent(process: i32) -> Option<i32> {
+/// Children that are none of the family, and every process below one of these with its parent.
+fn orphans(members: &BTreeSet<i32>) -> (Vec<Pid>, Vec<(i32, i32)>) {
+    let mut by_parent: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for process in processes() {
+        if let Some(parent) = parent(process) {
+            by_parent.entry(parent).or_default().push(process);
+        }
+    }
+    let own = by_parent.remove(&getpid().as_raw()).unwrap_or_default();
+    let orphans: Vec<i32> = own.into_iter().filter(|child| !members.contains(child)).collect();
+    let (mut below, mut waiting) = (Vec::new(), orphans.clone());
+    while let Some(parent) = waiting.pop() {
+        for child in by_parent.remove(&parent).unwrap_or_default() {
+            below.push((child, parent));
+            waiting.push(child);
+        }
+    }
+    (orphans.into_iter().map(Pid::from_raw).collect(), below)
+}
+
+/// A descriptor of a process, if its number still is that of a child of `expected`.
+fn held((process, expected): (i32, i32)) -> Option<OwnedFd> {
+    let descriptor = pidfd::open(process).ok()?;
+    (parent(process) == Some(expected)).then_some(descriptor)
+}
+
+pub(super) fn processes() -> impl Iterator<Item = i32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+}
+
+pub(super) fn parent(process: i32) -> Option<i32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     // A name may hold spaces and brackets; after its last bracket come the state and the parent.
     stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    Child, Order, Spawner,
+    Census, Child, Order, Spawner,
     child::watch,
     orphans::{Family, Own},
 };
@@ -35,7 +35,9 @@ use super::{
 /// bwrap's status is a few hundred bytes; more is not bwrap's.
 const MAX_STATUS_BYTES: usize = 4096;
 /// A killed tree is gone in milliseconds; a process in uninterruptible sleep may take long.
-const PROOF: Duration = Duration::from_secs(5);
+pub(crate) const PROOF: Duration = Duration::from_secs(5);
+/// How long launch may take to end everything, before its namespace is ended from outside.
+const BY_LAUNCH: Duration = Duration::from_secs(1);
 
 /// This process's ends of the pipes into a sandbox.
 #[derive(Debug)]
@@ -82,7 +84,7 @@ pub struct Tree {
 #[derive(Debug)]
 enum Root {
     /// The init of a pid namespace.
-    Init { descriptor: AsyncFd<OwnedFd>, _own: Own },
+    Init { descriptor: AsyncFd<OwnedFd>, own: Own },
     /// launch, which is the outer child itself; whether it has said that all is gone.
     Launch { all_is_gone: bool },
 }
@@ -131,7 +133,7 @@ impl Tree {
             Err(error) => return Err(StartError::Watch(error)),
         };
         let descriptor = watch(init).map_err(StartError::Watch)?;
-        let root = Root::Init { descriptor, _own: family.adopt(pid) };
+        let root = Root::Init { descriptor, own: family.adopt(pid) };
         let tree = Self { outer, root, report, control: start.control, family, namespaces };
         tree.tell(control::GO);
         Ok(tree)
@@ -149,12 +151,37 @@ impl Tree {
         record
     }
 
+    /// Its processes.
+    pub fn census(&self) -> Census {
+        match &self.root {
+            Root::Init { own: init, .. } => Census::of(init.pid(), 2),
+            Root::Launch { .. } => Census::of(self.outer.pid(), 1),
+        }
+    }
+
     /// Sends TERM to everything inside.
     pub fn term(&self) {
         self.tell(control::TERM);
     }
 
-    /// Kills everything inside at once.
+    /// Has launch kill everything inside, count it, and tell how the command ended. After the time that is returned it
+    /// will not do so any more, and [`Tree::kill`] comes next.
+    pub fn end(&self) -> Duration {
+        self.tell(control::KILL);
+        match &self.root {
+            Root::Init { .. } => BY_LAUNCH,
+            // Killed itself, it would leave the others; it searches them one by one.
+            Root::Launch { .. } => PROOF,
+        }
+    }
+
+    /// Whether [`Tree::kill`] leaves nothing, so that nobody needs to be asked first.
+    pub fn is_ended_from_outside(&self) -> bool {
+        matches!(self.root, Root::Init { .. })
+    }
+
+    /// Kills everything inside at once, without a word from launch. Where that is all that keeps the others together,
+    /// they fall to this process, and [`Tree::gone`] ends them.
     pub fn kill(&self) {
         match &self.root {
             Root::Init { descriptor, .. } => {
@@ -162,8 +189,7 @@ impl Tree {
                     self.outer.kill();
                 }
             }
-            // Killed itself, it would leave the others.
-            Root::Launch { .. } => self.tell(control::KILL),
+            Root::Launch { .. } => self.outer.kill(),
         }
     }
 
@@ -174,11 +200,18 @@ impl Tree {
             gone.cpu_us += ended.cpu_us;
             gone.peak_kib = gone.peak_kib.max(ended.peak_kib);
         };
-        if let Ok(Ok(ended)) = timeout(PROOF, self.outer.ended()).await {
+        let mut outer = timeout(PROOF, self.outer.ended()).await;
+        if outer.is_err() {
+            // Somebody has stopped it, or it hangs.
+            self.outer.kill();
+            outer = timeout(PROOF, self.outer.ended()).await;
+        }
+        let outer_is_gone = outer.is_ok();
+        if let Ok(Ok(ended)) = outer {
             add(ended);
         }
         let proven = match &self.root {
-            Root::Init { descriptor, _own: init } => {
+            Root::Init { descriptor, own: init } => {
                 let proven = matches!(timeout(PROOF, descriptor.readable()).await, Ok(Ok(_)));
                 // bwrap is its parent; when that ended first, this process is, as a subreaper.
                 if let Ok(Some(ended)) = reap::reap(init.pid()) {
@@ -187,6 +220,8 @@ impl Tree {
                 proven
             }
             Root::Launch { all_is_gone: true } => true,
+            // As long as it is there, so may be the others.
+            Root::Launch { all_is_gone: false } if !outer_is_gone => false,
             Root::Launch { all_is_gone: false } => {
                 let family = self.family.clone();
                 tokio::task::spawn_blocking(move || family.end_orphans(PROOF)).await.unwrap_or(false)

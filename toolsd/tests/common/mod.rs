@@ -29,11 +29,18 @@ const NOBODY: &str = "64217";
 
 /// Runs `test` as an unprivileged account.
 pub(crate) fn unprivileged(name: &str, test: impl AsyncFnOnce()) {
+    unprivileged_through(name, &[], test);
+}
+
+/// The same, as root started through these words: what is left to a process by its parent.
+pub(crate) fn unprivileged_through(name: &str, parent: &[&str], test: impl AsyncFnOnce()) {
     let launch = launch();
     if nix::unistd::geteuid().is_root() {
         let own = std::env::current_exe().unwrap();
-        let status = Process::new("setpriv")
-            .args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"])
+        let account = ["setpriv", "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--"];
+        let words: Vec<&str> = parent.iter().copied().chain(account).collect();
+        let status = Process::new(words[0])
+            .args(&words[1..])
             .arg(own)
             .args(["--exact", name, "--nocapture", "--test-threads", "1"])
             .env("SALAAM_TEST_LAUNCH", &launch)

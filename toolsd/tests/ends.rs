@@ -1,0 +1,105 @@
+//! Ends that a command, or somebody else of its account, tries to put off: by stopping, by tracing, by stopping what
+//! watches over it.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy knows tests by #[test] only")]
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Bench, unprivileged};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use salaam_core::{bridge::RunPlan, command::Command, limits::Limits, policy::Unsandboxed};
+
+/// Every way to run a command: behind walls, in a pid namespace, kept together by launch.
+fn ways(name: &str, command: &Command) -> [(&'static str, Bench, RunPlan); 3] {
+    let limits = Limits { command_seconds: 2, ..Limits::default() };
+    let (walled, bare) =
+        (Bench::new(&format!("{name}-walled")), Bench::with_floor(&format!("{name}-bare"), Unsandboxed::Allow));
+    let alone = Bench::without_bwrap(&format!("{name}-alone"));
+    let plans = [walled.shell("true"), bare.bare("true"), alone.bare("true")];
+    let [first, second, third] = plans.map(|plan| RunPlan { command: command.clone(), limits, ..plan });
+    [("walled", walled, first), ("bare", bare, second), ("alone", alone, third)]
+}
+
+fn shell(text: &str) -> Command {
+    Command::shell(text.to_owned()).unwrap()
+}
+
+fn python(text: &str) -> Command {
+    let text = format!("import ctypes, os, signal, time\nlibc = ctypes.CDLL(None)\n{text}");
+    Command::Argv(["python3", "-c", &text].map(|word| word.as_bytes().to_vec()).to_vec())
+}
+
+/// The parent of the process with this in its command line.
+fn parent_of(mark: &str) -> Option<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let of = |entry: std::fs::DirEntry| {
+        let words = std::fs::read(entry.path().join("cmdline")).ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()?;
+        (String::from_utf8_lossy(&words).replace('\0', " ").trim() == mark).then(|| Pid::from_raw(parent))
+    };
+    entries.filter_map(of).next()
+}
+
+#[test]
+fn a_launch_that_somebody_has_stopped_holds_nothing_up() {
+    unprivileged("a_launch_that_somebody_has_stopped_holds_nothing_up", async || {
+        for (way, bench, plan) in ways("stopped", &shell("setsid sleep 286.25 & exec sleep 286.75")) {
+            let start = Instant::now();
+            let (outcome, ()) = tokio::join!(bench.run(plan), async {
+                tokio::time::sleep(Duration::from_millis(700)).await;
+                kill(parent_of("sleep 286.75").unwrap(), Signal::SIGSTOP).unwrap();
+            });
+            let exit = outcome.exit.unwrap();
+            assert_eq!((exit.timed_out, exit.signal, exit.proven_gone), (true, Some(9), true), "{way}: {exit:?}");
+            assert!(start.elapsed() < Duration::from_secs(20), "{way}: {:?}", start.elapsed());
+            assert_eq!(Bench::alive("sleep 286."), [] as [String; 0], "{way}");
+            assert_eq!(Bench::children().len(), 0, "{way}");
+        }
+    });
+}
+
+#[test]
+fn what_has_stopped_hears_that_it_shall_end() {
+    unprivileged("what_has_stopped_hears_that_it_shall_end", async || {
+        for (way, bench, plan) in ways("asleep", &shell("trap 'echo asked; exit 7' TERM; kill -STOP $$; sleep 285.5")) {
+            let outcome = bench.run(plan).await;
+            assert_eq!((outcome.out().as_str(), outcome.code()), ("asked", Some(7)), "{way}: {outcome:?}");
+            assert!(outcome.exit.unwrap().timed_out, "{way}");
+        }
+    });
+}
+
+#[test]
+fn a_tracer_that_does_not_listen_hides_no_end() {
+    unprivileged("a_tracer_that_does_not_listen_hides_no_end", async || {
+        let text = "me = os.getpid()\nif os.fork() == 0:\n os.setsid()\n signal.signal(15, signal.SIG_IGN)\n \
+                    assert libc.ptrace(0x4206, me, 0, 0) == 0\n time.sleep(284.5)\ntime.sleep(0.5)\nos._exit(4)";
+        for (way, bench, plan) in ways("tracer", &python(text)) {
+            let exit = bench.run(plan).await.exit.unwrap();
+            assert_eq!((exit.exit_code, exit.timed_out, exit.left_processes), (Some(4), false, 1), "{way}: {exit:?}");
+            assert!(exit.proven_gone && Bench::alive("284.5").is_empty(), "{way}");
+        }
+    });
+}
+
+#[test]
+fn what_a_limit_ends_is_counted() {
+    unprivileged("what_a_limit_ends_is_counted", async || {
+        // Three children, one of them traced and stopped, one ended and not reaped, and the command ignores TERM.
+        let text = "signal.signal(15, signal.SIG_IGN)\nif os.fork() == 0: time.sleep(283.5)\n\
+                    if os.fork() == 0:\n libc.ptrace(0, 0, 0, 0)\n os.kill(os.getpid(), 19)\n time.sleep(283.5)\n\
+                    if os.fork() == 0: os._exit(0)\ntime.sleep(283.5)";
+        for (way, bench, plan) in ways("counted", &python(text)) {
+            let exit = bench.run(plan).await.exit.unwrap();
+            let got = (exit.timed_out, exit.signal, exit.left_processes, exit.proven_gone);
+            assert_eq!(got, (true, Some(9), 3, true), "{way}: {exit:?}");
+            assert!(exit.usage.cpu_ms > 0, "{way}: {exit:?}");
+        }
+    });
+}
