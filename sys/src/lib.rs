@@ -11,6 +11,7 @@ pub mod landlock;
 pub mod peer;
 pub mod pidfd;
 pub mod reap;
+pub mod segment;
 pub mod spawn;
 pub mod vouched;
 pub mod xattr;

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::start::dedup;
 use crate::{
     operation::{Context, Tools},
-    probe::{Depth, Engine},
+    probe::{ATTACKS, Depth, Engine},
 };
 
 /// One look that somebody asks for.
@@ -122,9 +122,6 @@ fn merge(rows: &mut Vec<(Check, Timestamp)>, found: Vec<Check>, at: Timestamp) {
         }
     }
 }
-
-/// How the ids of single attacks begin.
-const ATTACKS: &str = "sandbox-attack-";
 
 fn written() -> Vec<Option<(i64, i64)>> {
     RULES.iter().map(|path| std::fs::metadata(path).ok().map(|meta| (meta.ctime(), meta.ctime_nsec()))).collect()

@@ -29,8 +29,8 @@ use crate::{
     host::Flags,
 };
 
-/// How long a start may take: probes of a slow host included.
-const START: Duration = Duration::from_secs(60);
+/// How long a start may take: probes of a slow host included. Below what the units give it (TimeoutStartSec).
+const START: Duration = Duration::from_secs(110);
 /// The longest line that tells the outcome.
 const MAX_OUTCOME_BYTES: usize = 4 << 20;
 /// How long a child that failed may take to end by itself before it is killed.

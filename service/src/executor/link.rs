@@ -71,7 +71,8 @@ const fn call(name: &'static str, seconds: u64) -> Call {
 const HELLO: Call = call("Hello", 10);
 /// A whole sandbox is built and tried.
 const PROBE_SANDBOX: Call = call("ProbeSandbox", 60);
-const TRY: Call = call("Try", 15);
+/// The executor's own limit is 40 s: its answer says which program was slow.
+const TRY: Call = call("Try", 45);
 const OPEN_WORKSPACE: Call = call("OpenWorkspace", 15);
 const CLOSE_WORKSPACE: Call = call("CloseWorkspace", 15);
 /// Up to 128 MiB are read from a disk that may be slow, and hashed.

@@ -10,9 +10,9 @@ use salaam_core::{
 
 use super::{
     Process, account, fix,
-    judge::{Around, Tried, judge},
+    judge::{Around, Tried, denied_everything, judge},
     look::{self, Door},
-    start, sudo,
+    sandbox, start, sudo,
     tries::{self, Try},
 };
 use crate::{
@@ -69,7 +69,7 @@ impl Engine {
         let mut checks = start::checks(&self.host, process);
         // Under no_new_privs sudo refuses everything, which would prove nothing; root may become anybody.
         let sudo_answers = process.no_new_privs == Some(false) && process.uid != 0;
-        if self.host.mode == Mode::ToolsUser && depth == Depth::Whole && sudo_answers {
+        if self.host.mode == Mode::ToolsUser && depth != Depth::Quiet && sudo_answers {
             checks.extend(self.sudo().await);
         }
         checks
@@ -107,8 +107,9 @@ impl Engine {
             checks.push(account::tools_groups(&self.host, tools, &link.hello().groups, &ours));
             checks.extend(self.tried(link, tools, depth).await);
         }
-        let sandbox = match link.probe_sandbox(ProbeSandbox { landlock, prove: depth == Depth::Proof }).await {
-            Ok(status) => Some(status),
+        let prove = depth == Depth::Proof;
+        let sandbox = match link.probe_sandbox(ProbeSandbox { landlock, prove }).await {
+            Ok(status) => Some(sandbox::believed(status, landlock, prove)),
             Err(error) => {
                 tracing::warn!(%error, "the sandbox could not be probed");
                 None
@@ -132,10 +133,10 @@ impl Engine {
             Vec::new()
         });
         drop(door);
-        let around = Around { proc_hides: look::proc_hides() };
         let mut theirs = theirs.into_iter();
         let tried: Vec<Tried> =
             tries.into_iter().zip(own).map(|(what, own)| Tried { what, own, theirs: theirs.next() }).collect();
+        let around = Around { proc_hides: look::proc_hides(), denied_everything: denied_everything(&tried) };
         let asked = |id: &&&str| loud || !tries::BY_PROGRAM.contains(*id);
         let groups = &link.hello().groups;
         let mut checks: Vec<Check> = tries::CHECKS

@@ -13,7 +13,7 @@ use salaam_core::{
 use super::{
     fix::{errno, shown},
     look::Own,
-    tries::{Owner, Try},
+    tries::{CONTROL, Owner, Try},
 };
 
 /// One attempt with both outcomes.
@@ -42,6 +42,15 @@ enum Shows {
 pub(super) struct Around {
     /// /proc hides the processes of others.
     pub(super) proc_hides: bool,
+    /// The tools user says that it may not even do what everybody may: a denial of its shows nothing.
+    pub(super) denied_everything: bool,
+}
+
+/// Whether it says so.
+pub(super) fn denied_everything(tried: &[Tried]) -> bool {
+    let mut controls = tried.iter().filter(|one| one.what.check == CONTROL);
+    // Where the service itself may not either, or nobody answered, nothing is shown that way.
+    controls.any(|one| one.own == Own::Opened && one.theirs.as_ref().is_some_and(|theirs| theirs.errno != 0))
 }
 
 /// The check `id` from its attempts; `fix` is asked with the first attempt that succeeded.
@@ -96,6 +105,10 @@ fn shows(one: &Tried, around: Around) -> Shows {
         | Action::At
         | Action::Linger => "opened",
     };
+    if around.denied_everything && theirs.errno != 0 {
+        let seen = errno(theirs.errno);
+        return Shows::Unproven(format!("{path}: {seen}, but the tools user says so of what everybody may open, too"));
+    }
     let hidden = around.proc_hides && one.what.owner == Owner::Process;
     match (theirs.errno, one.own) {
         (0, _) => Shows::Can(format!("the tools user {did} {path}")),

@@ -41,7 +41,7 @@ pub(super) fn look(one: &Try) -> Own {
         Owner::Program => return Own::Seen,
         Owner::Other => return of(one.path.symlink_metadata().map(drop), Own::Seen),
         Owner::Database => as_path(&one.path),
-        Owner::Service | Owner::Process => open(one),
+        Owner::Service | Owner::Process | Owner::Everybody => open(one),
     };
     match of(opened, Own::Opened) {
         // A process that is not dumpable has its environment and its memory as root's files: even its own

@@ -10,12 +10,14 @@ mod fix;
 mod judge;
 mod look;
 mod process;
+mod sandbox;
 mod start;
 mod sudo;
 mod tries;
 
 pub use engine::{Depth, Engine, Measured};
 pub use process::Process;
+pub use sandbox::ATTACKS;
 pub use start::{SUDO, required_isolation, sudo};
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use salaam_core::{
 };
 
 use super::{
-    judge::{Around, Tried, judge},
+    judge::{Around, Tried, denied_everything, judge},
     look::{Own, look},
     required_isolation,
-    tries::{Owner, Try},
+    tries::{CONTROL, Owner, Try},
 };
 
-const OPEN: Around = Around { proc_hides: false };
+const OPEN: Around = Around { proc_hides: false, denied_everything: false };
 
 fn tried(owner: Owner, action: Action, own: Own, theirs: Option<Attempted>) -> Tried {
     Tried { what: Try { check: "state-readable", action, path: PathBuf::from("/s"), owner }, own, theirs }
@@ -54,7 +54,7 @@ fn a_denial_counts_only_as_eacces_or_eperm_on_what_the_service_opened_itself() {
     ] {
         assert_eq!(status(owner, theirs, own, OPEN), expected, "{owner:?} {theirs} {own:?}");
     }
-    let hiding = Around { proc_hides: true };
+    let hiding = Around { proc_hides: true, ..OPEN };
     assert_eq!(status(Process, libc::ENOENT, Own::Seen, hiding), Status::Pass);
     assert_eq!(status(Service, libc::ENOENT, Own::Opened, hiding), Status::Unproven);
 }
@@ -138,4 +138,30 @@ fn looking_at_the_database_keeps_the_locks_that_this_process_has_on_it() {
     assert_eq!((seen(&path), seen("/nowhere/at/all".as_ref())), (Own::Opened, Own::Absent));
     assert!(locked());
     std::fs::remove_file(path).unwrap();
+}
+
+/// Whoever answers `denied` to everything proves nothing with it.
+#[test]
+fn a_tools_user_that_is_denied_what_everybody_may_open_is_not_believed() {
+    let control = |theirs, own| {
+        let one = tried(Owner::Everybody, Action::Read, own, theirs);
+        Tried { what: Try { check: CONTROL, ..one.what }, ..one }
+    };
+    let state = tried(Owner::Service, Action::Read, Own::Opened, answered(libc::EACCES));
+    for (theirs, own, believed) in [
+        (answered(0), Own::Opened, true),
+        (answered(libc::EACCES), Own::Opened, false),
+        (answered(libc::ENOENT), Own::Opened, false),
+        // A host on which not even the service may says nothing about the tools user.
+        (answered(libc::EACCES), Own::Denied(libc::EACCES), true),
+    ] {
+        let all = [state.clone(), control(theirs, own)];
+        let around = Around { denied_everything: denied_everything(&all), ..OPEN };
+        let check = judge("state-readable", &all, around, |_| "fix".into());
+        assert_eq!(check.status == Status::Pass, believed, "{check:?}");
+    }
+    // What it can do is no lie.
+    let can = tried(Owner::Service, Action::Read, Own::Opened, answered(0));
+    let around = Around { denied_everything: true, ..OPEN };
+    assert_eq!(judge("state-readable", &[can], around, |_| "fix".into()).status, Status::Fail);
 }

@@ -26,6 +26,8 @@ pub(super) enum Owner {
     Other,
     /// A program that the executor knows.
     Program,
+    /// Everybody's: whoever is denied that, is denied everything, and what else it is denied shows nothing.
+    Everybody,
 }
 
 /// One attempt and the check that it answers.
@@ -47,6 +49,10 @@ impl Try {
         }
     }
 }
+
+/// What is no check: every account can open and list these (the accounts of the host, and its root).
+pub(super) const CONTROL: &str = "control";
+const OPEN_TO_ALL: [(Action, &str); 2] = [(Action::Read, "/etc/passwd"), (Action::List, "/")];
 
 /// The checks that attempts answer, in the order in which they are shown.
 pub(super) const CHECKS: [&str; 12] = [
@@ -97,6 +103,12 @@ pub(super) fn all(host: &Host, tools: &Account, socket: Option<&Path>, loud: boo
     tries.extend(sockets("docker-socket-reachable", containers(tools)));
     tries.extend(sockets("stk-socket-reachable", sandbox_kit()));
     tries.extend(sockets("session-bus-socket-reachable", buses(host, tools)));
+    tries.extend(OPEN_TO_ALL.map(|(action, path)| Try {
+        check: CONTROL,
+        action,
+        path: path.into(),
+        owner: Owner::Everybody,
+    }));
     if loud {
         tries.extend(programs(tools));
     }

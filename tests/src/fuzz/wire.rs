@@ -427,7 +427,7 @@ pub(super) const LAUNCH: Target = Target {
             .chain(report)
             .collect()
     },
-    words: &["SALPLAN\u{1}", "SALPLAN\u{2}"],
+    words: &["SALPLAN\u{2}", "SALPLAN\u{3}"],
     read: |input| {
         let (plan, input) = side(input);
         if plan {

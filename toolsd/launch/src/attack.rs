@@ -16,14 +16,22 @@ pub enum Attack {
     ReadThroughLink,
     HardLink,
     Tcp,
+    Tcp6,
+    Udp,
     AbstractSocket,
     PathSocket,
     SharedMemory,
+    SharedSegment,
     Signal,
     Trace,
     Environment,
+    CommandLine,
+    RootOfProcess,
     Memory,
+    ReadMemory,
     Descriptor,
+    Priority,
+    SignalLaunch,
     Limits,
     UserNamespace,
     UserNamespaceByClone,
@@ -33,9 +41,24 @@ pub enum Attack {
     Vsock,
     Alg,
     Clone3,
+    Calls32,
+    CallsX32,
+    Perf,
+    Fanotify,
+    TerminalInput,
+    SegmentTables,
     SetUid,
+    SetUidCreated,
+    SetUidOpenat2,
+    SetUidNode,
+    FileSize,
+    MemorySize,
+    Descriptors,
     Hook,
     Config,
+    Editor,
+    MoveHooks,
+    SwapGit,
     MoveGit,
 }
 
@@ -54,42 +77,86 @@ pub struct Described {
     pub denied: &'static [i32],
 }
 
-/// All of them, in order of their numbers.
+/// All of them, in order of their numbers. Those on a repository come last: what moves it aside ends the others.
 #[rustfmt::skip]
 pub const ATTACKS: &[Described] = &[
-    attack(Attack::ReadOutside, "read-outside", true, "mount namespace", ABSENT),
-    attack(Attack::WriteOutside, "write-outside", true, "mount namespace", &[libc::ENOENT, libc::ENOTDIR, libc::EROFS]),
-    attack(Attack::ReadThroughProc, "read-through-proc", false, "mount namespace", ABSENT),
-    attack(Attack::ReadThroughLink, "read-through-link", false, "mount namespace", ABSENT),
-    attack(Attack::HardLink, "hard-link-outside", false, "mount namespace", ABSENT),
-    attack(Attack::Tcp, "tcp-outside", true, "network namespace", &[libc::ECONNREFUSED, libc::ENETUNREACH]),
-    attack(Attack::AbstractSocket, "abstract-socket", true, "network namespace", &[libc::ECONNREFUSED, libc::EPERM]),
-    attack(Attack::PathSocket, "path-socket", false, "mount namespace", ABSENT),
-    attack(Attack::SharedMemory, "shared-memory", false, "mount namespace", ABSENT),
-    attack(Attack::Signal, "signal", true, "pid namespace", HIDDEN),
-    attack(Attack::Trace, "trace", false, "pid namespace", HIDDEN),
-    attack(Attack::Environment, "environment", false, "pid namespace", ABSENT),
-    attack(Attack::Memory, "memory", false, "pid namespace", ABSENT),
-    attack(Attack::Descriptor, "descriptor", false, "pid namespace", HIDDEN),
-    attack(Attack::Limits, "limits", false, "seccomp", HIDDEN),
-    attack(Attack::UserNamespace, "user-namespace", true, "seccomp", &[libc::EPERM]),
-    attack(Attack::UserNamespaceByClone, "user-namespace-by-clone", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::IoUring, "io-uring", false, "seccomp", &[libc::ENOSYS]),
-    attack(Attack::Userfaultfd, "userfaultfd", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::Keyring, "keyring", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::Vsock, "vsock", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::Alg, "alg-socket", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::Clone3, "clone3", false, "seccomp", &[libc::ENOSYS]),
-    attack(Attack::SetUid, "setuid-file", false, "seccomp", &[libc::EPERM]),
-    attack(Attack::Hook, "git-hook", true, "mount", &[libc::EROFS]),
-    attack(Attack::Config, "git-config", false, "mount", &[libc::EROFS]),
-    attack(Attack::MoveGit, "git-moved-aside", true, "mount", &[libc::EBUSY]),
+    attack(Attack::ReadOutside, "read-outside", true, MOUNTS, ABSENT),
+    attack(Attack::WriteOutside, "write-outside", true, MOUNTS, &[libc::ENOENT, libc::ENOTDIR, libc::EROFS]),
+    attack(Attack::ReadThroughProc, "read-through-proc", false, MOUNTS, ABSENT),
+    attack(Attack::ReadThroughLink, "read-through-link", false, MOUNTS, ABSENT),
+    attack(Attack::HardLink, "hard-link-outside", false, MOUNTS, ABSENT),
+    attack(Attack::Tcp, "tcp-outside", true, NETWORK, UNREACHED),
+    attack(Attack::Tcp6, "tcp6-outside", false, NETWORK, UNREACHED),
+    attack(Attack::Udp, "udp-outside", false, NETWORK, UNREACHED),
+    attack(Attack::AbstractSocket, "abstract-socket", true, NETWORK, &[libc::ECONNREFUSED, libc::EPERM]),
+    attack(Attack::PathSocket, "path-socket", false, MOUNTS, ABSENT),
+    attack(Attack::SharedMemory, "shared-memory", false, MOUNTS, ABSENT),
+    attack(Attack::SharedSegment, "shared-segment", true, "IPC namespace", &[libc::EINVAL]),
+    attack(Attack::Signal, "signal", true, PROCESSES, HIDDEN),
+    attack(Attack::Trace, "trace", false, PROCESSES, HIDDEN),
+    attack(Attack::Environment, "environment", false, PROCESSES, ABSENT),
+    attack(Attack::CommandLine, "command-line", false, PROCESSES, ABSENT),
+    attack(Attack::RootOfProcess, "root-of-process", false, PROCESSES, ABSENT),
+    attack(Attack::Memory, "memory", false, PROCESSES, ABSENT),
+    attack(Attack::ReadMemory, "read-memory", false, PROCESSES, HIDDEN),
+    attack(Attack::Descriptor, "descriptor", false, PROCESSES, HIDDEN),
+    attack(Attack::Priority, "priority", false, PROCESSES, HIDDEN),
+    attack(Attack::SignalLaunch, "signal-launch", true, SCOPES, &[libc::EPERM]),
+    attack(Attack::Limits, "limits", false, SECCOMP, HIDDEN),
+    attack(Attack::UserNamespace, "user-namespace", true, SECCOMP, &[libc::EPERM]),
+    attack(Attack::UserNamespaceByClone, "user-namespace-by-clone", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::IoUring, "io-uring", false, SECCOMP, &[libc::ENOSYS]),
+    attack(Attack::Userfaultfd, "userfaultfd", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::Keyring, "keyring", true, SECCOMP, &[libc::EPERM]),
+    attack(Attack::Vsock, "vsock", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::Alg, "alg-socket", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::Clone3, "clone3", false, SECCOMP, &[libc::ENOSYS]),
+    attack(Attack::Calls32, "calls-32-bit", false, SECCOMP, &[ENDED_BY_FILTER]),
+    attack(Attack::CallsX32, "calls-x32", false, SECCOMP, &[libc::ENOSYS]),
+    attack(Attack::Perf, "performance-events", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::Fanotify, "fanotify", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::TerminalInput, "terminal-input", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::SegmentTables, "segment-tables", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::SetUid, "setuid-file", true, SECCOMP, &[libc::EPERM]),
+    attack(Attack::SetUidCreated, "setuid-file-created", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::SetUidOpenat2, "setuid-file-by-openat2", false, SECCOMP, &[libc::ENOSYS]),
+    attack(Attack::SetUidNode, "setuid-file-by-mknod", false, SECCOMP, &[libc::EPERM]),
+    attack(Attack::FileSize, "file-size", true, LIMITS, &[libc::EFBIG]),
+    attack(Attack::MemorySize, "memory-size", false, LIMITS, &[libc::ENOMEM]),
+    attack(Attack::Descriptors, "descriptors", false, LIMITS, &[libc::EBADF]),
+    attack(Attack::Hook, "git-hook", true, PROTECTED, &[libc::EROFS]),
+    attack(Attack::Config, "git-config", false, PROTECTED, &[libc::EROFS]),
+    attack(Attack::Editor, "editor-tasks", false, PROTECTED, &[libc::EROFS]),
+    attack(Attack::MoveHooks, "git-hooks-moved-aside", false, PROTECTED, &[libc::EBUSY]),
+    attack(Attack::SwapGit, "git-swapped", false, PROTECTED, &[libc::EBUSY]),
+    attack(Attack::MoveGit, "git-moved-aside", true, PROTECTED, &[libc::EBUSY]),
 ];
+
+/// What denies by showing nothing of the host but what a command is given.
+pub const MOUNTS: &str = "mount namespace";
+/// What denies by a network of one's own.
+pub const NETWORK: &str = "network namespace";
+/// What denies by showing no process of others.
+pub const PROCESSES: &str = "pid namespace";
+/// What denies calls of the kernel.
+pub const SECCOMP: &str = "seccomp";
+/// What denies changes of protected paths.
+pub const PROTECTED: &str = "mount";
+/// What denies signals to processes outside of the command, where landlock has scopes ([`SCOPES_SINCE`]).
+pub const SCOPES: &str = "landlock scope";
+/// The ABI of landlock that has them first.
+pub const SCOPES_SINCE: u32 = 6;
+const LIMITS: &str = "limit";
+
+/// In place of an errno: the filter ended the attack by SIGSYS.
+pub const ENDED_BY_FILTER: i32 = 255;
 
 /// What is not shown inside is not there.
 const ABSENT: &[i32] = &[libc::ENOENT, libc::ENOTDIR];
 /// A process that is not seen, or may not be touched.
 const HIDDEN: &[i32] = &[libc::ESRCH, libc::EPERM];
+/// Nobody listens in a network of one's own, or there is none.
+const UNREACHED: &[i32] = &[libc::ECONNREFUSED, libc::ENETUNREACH, libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT];
 
 const fn attack(
     attack: Attack,

@@ -52,8 +52,9 @@ pub(crate) fn become_command(plan: Plan) -> Result<Infallible, Failure> {
     match plan.action {
         Action::Exec { argv, env } => exec(&argv, &env).map_err(|errno| (Step::Exec, errno)),
         Action::Canary(canary) => {
+            let launch = unistd::getppid();
             for attack in &canary.attacks {
-                report(Record::Attacked(*attack, tries::attempt(*attack, &canary)));
+                report(Record::Attacked(*attack, tries::attempt(*attack, &canary, launch)));
             }
             std::process::exit(0)
         }

@@ -12,6 +12,7 @@ mod keep;
 mod kernel;
 mod start;
 mod tries;
+mod tries_kernel;
 mod watch;
 
 use std::process::ExitCode;

@@ -8,7 +8,7 @@ use std::ffi::CString;
 use crate::attack::Attack;
 
 /// The first bytes of every plan; the last one is the version.
-pub const MAGIC: &[u8; 8] = b"SALPLAN\x02";
+pub const MAGIC: &[u8; 8] = b"SALPLAN\x03";
 
 /// The largest encoded plan: the arguments and environment that the kernel takes, and paths.
 pub const MAX_BYTES: usize = 4 << 20;
@@ -86,6 +86,18 @@ pub struct Canary {
     pub shared_memory: CString,
     /// A process of the same account.
     pub victim: i32,
+    /// A TCP port on ::1 that listens; 0 where there is none.
+    pub tcp6_port: u16,
+    /// A UDP port on 127.0.0.1 that takes what comes.
+    pub udp_port: u16,
+    /// A segment of System V shared memory; a number that none has where there is none.
+    pub segment: i32,
+    /// One byte more than a file may have.
+    pub file_bytes: u64,
+    /// More memory than a process may have.
+    pub memory_bytes: u64,
+    /// The number of the first descriptor that may not be.
+    pub open_files: u64,
     /// Which attacks, in order.
     pub attacks: Vec<Attack>,
 }
@@ -140,6 +152,12 @@ impl Plan {
                 out.bytes(canary.shared_memory.as_bytes());
                 // A pid is never negative; one that is becomes what no reader takes.
                 out.number(u32::try_from(canary.victim).unwrap_or(u32::MAX));
+                out.number(u32::from(canary.tcp6_port));
+                out.number(u32::from(canary.udp_port));
+                out.number(u32::try_from(canary.segment).unwrap_or(u32::MAX));
+                out.long(canary.file_bytes);
+                out.long(canary.memory_bytes);
+                out.long(canary.open_files);
                 out.count(canary.attacks.len());
                 for attack in &canary.attacks {
                     out.number(*attack as u32);
@@ -192,6 +210,12 @@ impl Plan {
                 socket: reader.text()?,
                 shared_memory: reader.text()?,
                 victim: reader.number()?.try_into().map_err(|_| NotAPlan)?,
+                tcp6_port: reader.number()?.try_into().map_err(|_| NotAPlan)?,
+                udp_port: reader.number()?.try_into().map_err(|_| NotAPlan)?,
+                segment: reader.number()?.try_into().map_err(|_| NotAPlan)?,
+                file_bytes: reader.long()?,
+                memory_bytes: reader.long()?,
+                open_files: reader.long()?,
                 attacks: reader.list(|reader| Attack::numbered(reader.number()?).ok_or(NotAPlan))?,
             }),
             _ => return Err(NotAPlan),
@@ -332,6 +356,12 @@ mod tests {
             socket: c"/x".into(),
             shared_memory: c"/m".into(),
             victim: 7,
+            tcp6_port: 0,
+            udp_port: 9,
+            segment: i32::MAX,
+            file_bytes: 1 << 40,
+            memory_bytes: 5,
+            open_files: 1024,
             attacks: vec![Attack::Tcp, Attack::MoveGit],
         };
         for plan in [sample(), Plan::default(), Plan { action: Action::Canary(canary), landlock: None, ..sample() }] {
@@ -349,7 +379,7 @@ mod tests {
         longer.push(0);
         assert_eq!(Plan::decode(&longer), Err(NotAPlan));
         let mut other = good;
-        other[7] = 3;
+        other[7] = 4;
         assert_eq!(Plan::decode(&other), Err(NotAPlan));
     }
 }

@@ -1,6 +1,6 @@
 //! The sandbox, tried on this host: built as for a command, with attacks in place of one. The same attacks are
-//! carried out before, by the same program as the same account without any walls: what fails there as well proves
-//! nothing.
+//! carried out before and after, by the same program as the same account without any walls: what fails there as well
+//! proves nothing, and what was taken away meanwhile was not denied.
 
 use std::{collections::BTreeMap, os::fd::AsFd};
 
@@ -15,14 +15,18 @@ use salaam_core::{
     result::Sandbox,
 };
 use salaam_launch::{
-    attack::{ATTACKS, Attack, Described},
+    attack::{
+        ATTACKS, Attack, Described, ENDED_BY_FILTER, MOUNTS, NETWORK, PROCESSES, PROTECTED, SCOPES, SCOPES_SINCE,
+        SECCOMP,
+    },
+    plan::Canary,
     report::Record,
 };
 
 use super::{
     Refusal,
     aside::aside,
-    cage::{Cage, temporary},
+    cage::{Cage, Turn, temporary},
     job,
     runner::Shared,
     stage::{self, Staged},
@@ -76,11 +80,12 @@ pub(super) async fn probe(shared: &Shared, landlock: Landlock, proof: Proof) -> 
     }
 }
 
-/// What came of every attack, outside and inside; absent where it was not heard of.
+/// What came of every attack, outside (before and after) and inside; absent where it was not heard of.
 #[derive(Debug, Default)]
 struct Songs {
-    outside: BTreeMap<Attack, i32>,
+    before: BTreeMap<Attack, i32>,
     inside: BTreeMap<Attack, i32>,
+    after: BTreeMap<Attack, i32>,
 }
 
 async fn sing(shared: &Shared, landlock: Landlock, proof: Proof, cage: &Cage) -> Result<(Sandbox, Songs), Refusal> {
@@ -90,22 +95,31 @@ async fn sing(shared: &Shared, landlock: Landlock, proof: Proof, cage: &Cage) ->
     let attacks = ATTACKS.iter().filter(|described| proof == Proof::Whole || described.always);
     let canary = cage.canary(victim.pid().as_raw(), attacks.map(|described| described.attack).collect())?;
     let plan = plan(landlock);
-    let outside = stage::canary_outside(kit, cage.outside(), canary.clone())?;
-    let mut tree = Tree::start(&shared.spawner, outside.start).await.map_err(not_heard)?;
-    let outside = hear(&mut tree).await;
-    tree.kill();
-    tree.gone().await;
-    cage.again().map_err(Refusal::kernel("clearing up after the attacks outside"))?;
+    let before = outside(shared, cage, Turn::Before, canary.clone()).await?;
 
     let root = sandbox::open_plain(&cage.inside()).map_err(Refusal::WorkspacePath)?;
     let workspace = Workspace::scratch(INSIDE.into(), root);
-    let Staged { start, stderr, .. } = stage::canary(kit, &workspace, &plan, canary)?;
+    let Staged { start, stderr, .. } = stage::canary(kit, &workspace, &plan, canary.clone())?;
     let (mut tree, layers) = job::come_up(&shared.spawner, start, stderr.as_fd(), true).await?;
     let sandbox = job::measured(kit, &tree, layers, true);
     let inside = hear(&mut tree).await;
     tree.kill();
     tree.gone().await;
-    Ok((sandbox, Songs { outside, inside }))
+
+    let after = outside(shared, cage, Turn::After, canary).await?;
+    Ok((sandbox, Songs { before, inside, after }))
+}
+
+/// The attacks without walls.
+async fn outside(shared: &Shared, cage: &Cage, turn: Turn, canary: Canary) -> Result<BTreeMap<Attack, i32>, Refusal> {
+    cage.again().map_err(Refusal::kernel("clearing up after the attacks"))?;
+    let staged = stage::canary_outside(&shared.kit, cage.outside(turn), canary)?;
+    let mut tree = Tree::start(&shared.spawner, staged.start).await.map_err(not_heard)?;
+    let heard = hear(&mut tree).await;
+    tree.kill();
+    tree.gone().await;
+    cage.again().map_err(Refusal::kernel("clearing up after the attacks"))?;
+    Ok(heard)
 }
 
 fn not_heard(error: crate::supervise::StartError) -> Refusal {
@@ -149,61 +163,83 @@ fn plan(landlock: Landlock) -> RunPlan {
 /// What one attack shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
-    /// It works outside and is denied inside, as it must be.
+    /// It works outside, before and after, and is denied inside, as it must be.
     Held,
-    /// It fails outside as well: nothing is shown.
-    Nothing,
+    /// It fails outside as well, or is denied by what this kernel does not have: nothing is shown.
+    Nothing(&'static str),
     /// It is not denied, or not as it must be.
     Broken,
 }
 
 /// A denial counts by its errno: any other one may mean that the attack itself is broken.
-fn shown(described: &Described, songs: &Songs) -> (Shown, String) {
+fn shown(described: &Described, songs: &Songs, landlock_abi: u32) -> (Shown, String) {
     let word = |errno: Option<&i32>| match errno {
         None => "not tried".to_owned(),
         Some(0) => "works".to_owned(),
+        Some(&ENDED_BY_FILTER) => "ended by SIGSYS".to_owned(),
         Some(errno) => format!("{:?}", Errno::from_raw(*errno)),
     };
-    let (outside, inside) = (songs.outside.get(&described.attack), songs.inside.get(&described.attack));
-    let shown = match (outside, inside) {
-        (_, Some(0) | None) => Shown::Broken,
-        (Some(0), Some(errno)) if described.denied.contains(errno) => Shown::Held,
-        (Some(0), Some(_)) => Shown::Broken,
-        (Some(_) | None, Some(_)) => Shown::Nothing,
+    let of = |songs: &BTreeMap<Attack, i32>| songs.get(&described.attack).copied();
+    let (before, inside, after) = (of(&songs.before), of(&songs.inside), of(&songs.after));
+    let shown = match (before, inside, after) {
+        _ if described.layer == SCOPES && landlock_abi < SCOPES_SINCE => {
+            Shown::Nothing("this kernel has no such scope")
+        }
+        (_, Some(0) | None, _) => Shown::Broken,
+        (Some(0), Some(errno), Some(0)) if described.denied.contains(&errno) => Shown::Held,
+        (Some(0), Some(_), Some(0)) => Shown::Broken,
+        (Some(0), Some(_), _) => {
+            Shown::Nothing("it no longer works outside: what is attacked was taken away meanwhile")
+        }
+        (Some(_) | None, Some(_), _) => Shown::Nothing("it fails on this host anyway"),
     };
-    (shown, format!("outside {}, inside {} by the {}", word(outside), word(inside), described.layer))
+    let mut evidence =
+        format!("outside {}, inside {} by the {}", word(before.as_ref()), word(inside.as_ref()), described.layer);
+    if before == Some(0) && after != Some(0) {
+        evidence = format!("{evidence}, then outside {}", word(after.as_ref()));
+    }
+    (shown, evidence)
 }
+
+/// The layers of which a proof must show something: what is tried of each needs nothing but an account.
+const SHOWN: [&str; 5] = [MOUNTS, NETWORK, PROCESSES, SECCOMP, PROTECTED];
 
 fn judged(sandbox: Sandbox, proof: Proof, songs: &Songs) -> SandboxStatus {
     let tried = ATTACKS.iter().filter(|described| proof == Proof::Whole || described.always);
-    let tried: Vec<_> = tried.map(|described| (described, shown(described, songs))).collect();
-    let report = NOT_HELD;
+    let tried: Vec<_> = tried.map(|described| (described, shown(described, songs, sandbox.landlock_abi))).collect();
     let proofs = tried.iter().map(|(described, (shown, evidence))| {
         let id = format!("sandbox-attack-{}", described.name);
         match shown {
             Shown::Held => Check::pass(&id, evidence.clone()),
-            Shown::Nothing => Check::unproven(&id, format!("{evidence}: it fails on this host anyway"), ""),
-            Shown::Broken => Check::fail(&id, evidence.clone(), report),
+            Shown::Nothing(why) => Check::unproven(&id, format!("not shown: {evidence}: {why}"), ""),
+            Shown::Broken => Check::fail(&id, evidence.clone(), NOT_HELD),
         }
     });
     let proofs: Vec<Check> = if proof == Proof::Whole { proofs.collect() } else { Vec::new() };
     let broken = tried.iter().filter(|(_, (shown, _))| *shown == Shown::Broken);
     let broken: Vec<String> =
         broken.map(|(described, (_, evidence))| format!("{}: {evidence}", described.name)).collect();
+    let with_proofs = |mut status: SandboxStatus| {
+        status.checks.extend(proofs.iter().cloned());
+        status
+    };
     if !broken.is_empty() {
-        let mut status = failed("sandbox-canary", broken.join("; "), report.to_owned());
-        status.checks.extend(proofs);
-        return status;
+        return with_proofs(failed("sandbox-canary", broken.join("; "), NOT_HELD.to_owned()));
     }
-    let held: Vec<&str> =
-        tried.iter().filter(|(_, (shown, _))| *shown == Shown::Held).map(|(described, _)| described.name).collect();
+    let held: Vec<&Described> =
+        tried.iter().filter(|(_, (shown, _))| *shown == Shown::Held).map(|(described, _)| *described).collect();
     // Where nothing of what is tried works without walls, nothing was shown about them.
-    if held.is_empty() {
-        let fix = "let this account read and write in its temporary directory";
-        return failed("sandbox-canary", "no attack works outside".to_owned(), fix.to_owned());
+    let unshown = SHOWN.iter().filter(|layer| held.iter().all(|described| described.layer != **layer));
+    let unshown: Vec<&str> = unshown.copied().collect();
+    if !unshown.is_empty() {
+        let lost = tried.iter().filter(|(described, _)| unshown.contains(&described.layer));
+        let lost: Vec<String> = lost.map(|(described, (_, seen))| format!("{}: {seen}", described.name)).collect();
+        let evidence = format!("nothing was shown about {}: {}", unshown.join(", "), lost.join("; "));
+        return with_proofs(failed("sandbox-canary", evidence, NOT_SHOWN.to_owned()));
     }
+    let names: Vec<&str> = held.iter().map(|described| described.name).collect();
     let evidence =
-        format!("{} of {} attacks work outside and are denied inside: {}", held.len(), tried.len(), held.join(", "));
+        format!("{} of {} attacks work outside and are denied inside: {}", names.len(), tried.len(), names.join(", "));
     let landlock = if sandbox.landlock == "fully-enforced" {
         Check::pass("sandbox-landlock", format!("ABI {}, {}", sandbox.landlock_abi, sandbox.landlock))
     } else {
@@ -225,6 +261,10 @@ fn judged(sandbox: Sandbox, proof: Proof, songs: &Songs) -> SandboxStatus {
     let checks = steps.into_iter().chain(proofs).collect();
     SandboxStatus { sandbox: Some(sandbox), checks }
 }
+
+/// What is attacked is this account's own: another process of it took that away, or it has no room for it.
+const NOT_SHOWN: &str = "let this account read and write in its temporary directory, end what else runs as it, and \
+look again";
 
 /// The walls stand and do not hold: what builds them is not what was tested.
 const NOT_HELD: &str = "sudo apt-get install --reinstall bubblewrap (or your system's package manager), then \

@@ -1,5 +1,5 @@
 //! The prober's own process. Its messages, one at a time, all numbers little-endian: a byte for the action, the
-//! length of the path as u16, the path; back come the errno and the exit code (or -1) as i32, the length of what
+//! milliseconds that are left as u32, the length of the path as u16, the path; back come the errno and the exit code (or -1) as i32, the length of what
 //! was said as u16, and what was said.
 
 use std::{
@@ -11,6 +11,7 @@ use std::{
         unix::{ffi::OsStrExt as _, fs::OpenOptionsExt as _, net::UnixStream},
     },
     path::Path,
+    time::Duration,
 };
 
 use nix::{
@@ -65,9 +66,10 @@ pub fn child() -> Result<(), StartError> {
 
 /// Reads one attempt and carries it out.
 pub(super) fn one_attempt(socket: &mut UnixStream) -> io::Result<Outcome> {
-    let mut head = [0; 3];
+    let mut head = [0; 7];
     socket.read_exact(&mut head)?;
-    let [code, low, high] = head;
+    let [code, m0, m1, m2, m3, low, high] = head;
+    let left = Duration::from_millis(u32::from_le_bytes([m0, m1, m2, m3]).into());
     let mut path = vec![0; usize::from(u16::from_le_bytes([low, high]))];
     socket.read_exact(&mut path)?;
     let path = Path::new(OsStr::from_bytes(&path));
@@ -81,7 +83,7 @@ pub(super) fn one_attempt(socket: &mut UnixStream) -> io::Result<Outcome> {
         | Action::SystemdRun
         | Action::Crontab
         | Action::At
-        | Action::Linger) => Ok(programs::attempt(program)),
+        | Action::Linger) => Ok(programs::attempt(program, left)),
     }
 }
 

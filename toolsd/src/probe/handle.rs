@@ -1,6 +1,9 @@
 //! The prober as the executor's calls see it. One task owns the socket.
 
-use std::{io, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
 use nix::unistd::Pid;
 use salaam_core::bridge::{Action, Attempt, Attempted, MAX_SAID_BYTES};
@@ -11,9 +14,12 @@ use tokio::{
 
 use super::child::{ACTIONS, Child, NO_CODE};
 
-/// All attempts of one call together: a system call that does not block each, and the few programs with their
-/// own limits. Below what the service waits for an answer.
-const WITHIN: Duration = Duration::from_secs(13);
+/// The programs of one call together. They share it, so that a slow one takes from the others only what they do not
+/// need: one after the other each answers within milliseconds, on a busy machine within a second or two.
+const PROGRAMS: Duration = Duration::from_secs(30);
+/// All attempts of one call: the programs, and system calls that do not block. Below what the service waits for an
+/// answer.
+const WITHIN: Duration = Duration::from_secs(40);
 /// Calls that wait for the prober; the service makes one at a time.
 const WAITING: usize = 4;
 
@@ -74,9 +80,12 @@ async fn own(mut socket: tokio::net::UnixStream, mut asked: mpsc::Receiver<Ask>)
 
 async fn exchange(socket: &mut tokio::net::UnixStream, attempts: Vec<Attempt>) -> io::Result<Vec<Attempted>> {
     let mut results = Vec::with_capacity(attempts.len());
+    let until = Instant::now() + PROGRAMS;
     for attempt in attempts {
         let length = u16::try_from(attempt.path.len()).map_err(io::Error::other)?;
+        let left = until.saturating_duration_since(Instant::now());
         let mut message = vec![code(attempt.action)?];
+        message.extend(u32::try_from(left.as_millis()).map_err(io::Error::other)?.to_le_bytes());
         message.extend(length.to_le_bytes());
         message.extend(&attempt.path);
         socket.write_all(&message).await?;

@@ -21,8 +21,11 @@ use nix::{
 };
 use salaam_core::bridge::{Action, MAX_SAID_BYTES};
 
-/// One program: it answers at once, or waits for something that it will not get.
-const WITHIN: Duration = Duration::from_millis(1500);
+/// One program: it answers at once, or waits for something that it will not get. Long enough for a machine on which
+/// everything else runs, too; what all of them may take together is the asker's to say.
+const WITHIN: Duration = Duration::from_secs(10);
+/// For what sudo leaves behind to end. It is nobody's answer, so what takes longer is seen off another time.
+const LEFT_WITHIN: Duration = Duration::from_millis(1500);
 /// Between two looks at a program that closed its output and has not ended.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -51,8 +54,12 @@ const LOGINCTL: &[&CStr] = &[c"/usr/bin/loginctl", c"/bin/loginctl", c"/run/curr
 const CRONTAB: &[&CStr] = &[c"/usr/bin/crontab", c"/run/wrappers/bin/crontab"];
 const ATQ: &[&CStr] = &[c"/usr/bin/atq", c"/run/wrappers/bin/atq"];
 
-/// Runs the program of `action`. A system call's action is no program, and is answered EINVAL.
-pub(super) fn attempt(action: Action) -> Outcome {
+/// Runs the program of `action`, for at most `left`. A system call's action is no program, and is answered EINVAL.
+pub(super) fn attempt(action: Action, left: Duration) -> Outcome {
+    let until = Instant::now() + left;
+    let run = |places: &[&CStr], argv: &[&CStr]| {
+        run_one(places, argv, until.saturating_duration_since(Instant::now()).min(WITHIN))
+    };
     match action {
         // -k: what somebody typed a password for does not count.
         Action::SudoRoot => run(SUDO, &[c"sudo", c"-k", c"-n", c"-u", c"root", c"--", c"/bin/true"]),
@@ -80,12 +87,12 @@ pub(super) fn attempt(action: Action) -> Outcome {
     }
 }
 
-fn run(places: &[&CStr], argv: &[&CStr]) -> Outcome {
+fn run_one(places: &[&CStr], argv: &[&CStr], limit: Duration) -> Outcome {
     let there = |place: &&&CStr| place.to_str().is_ok_and(|path| Path::new(path).exists());
     let Some(program) = places.iter().find(there) else {
         return Outcome::of_call(Err(io::Error::from_raw_os_error(libc::ENOENT)));
     };
-    run_within(program, argv, WITHIN).unwrap_or_else(|error| Outcome {
+    run_within(program, argv, limit).unwrap_or_else(|error| Outcome {
         errno: errno(&error),
         code: None,
         said: Vec::new(),
@@ -116,7 +123,7 @@ pub(super) fn run_within(program: &CStr, argv: &[&CStr], limit: Duration) -> io:
 
 /// Waits, for a while, for what the programs left behind. Only for a process that has no other children.
 pub(super) fn see_off() {
-    let until = Instant::now() + WITHIN;
+    let until = Instant::now() + LEFT_WITHIN;
     while Instant::now() < until {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
             Ok(WaitStatus::StillAlive) => std::thread::sleep(LOOK),
