@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here runs a model's command, runs any program in a workspace, or walks a workspace.
 //! Floors, imports pointing down only: `cli`, `http` → `app` → `session` → `operation`, `probe` → `store`, `executor`,
-//! `workers`, `readers`, `workspace`, `host`, `clock`, `child`.
+//! `workers`, `readers`, `workspace`, `host`, `clock`, `child`, `group`.
 
 #![forbid(unsafe_code)]
 
@@ -11,6 +11,7 @@ pub mod child;
 pub mod cli;
 pub mod clock;
 pub mod executor;
+pub mod group;
 pub mod host;
 pub mod http;
 pub mod operation;

@@ -1,29 +1,37 @@
-//! One descriptor handed over a unix socket, with one byte that says what it is (SCM_RIGHTS, unix(7)).
+//! Descriptors handed over a unix socket, with bytes that say what they are (SCM_RIGHTS, unix(7)).
 //!
 //! nix gives received descriptors as bare numbers, which nobody closes when a check fails; hence recvmsg(2) here.
 
 use std::{
     io::{self, IoSlice},
     mem,
-    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
 };
 
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+
+/// What the kernel takes at the most in one message (`SCM_MAX_FD`, unix(7)).
+pub const MOST: usize = 253;
 
 /// Sends `fd` with `tag`.
 ///
 /// # Errors
 /// What sendmsg(2) gives.
 pub fn send(socket: impl AsFd, tag: u8, fd: impl AsFd) -> io::Result<()> {
-    let fds = [fd.as_fd().as_raw_fd()];
-    let sent = sendmsg::<()>(
-        socket.as_fd().as_raw_fd(),
-        &[IoSlice::new(&[tag])],
-        &[ControlMessage::ScmRights(&fds)],
-        MsgFlags::MSG_NOSIGNAL,
-        None,
-    )?;
-    if sent == 1 { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
+    send_all(socket, &[tag], &[fd.as_fd()])
+}
+
+/// Sends `bytes` with `fds`, at most [`MOST`], in one message.
+///
+/// # Errors
+/// What sendmsg(2) gives; fewer bytes sent than given is an error too.
+pub fn send_all(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let numbers: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&numbers)];
+    // No message at all is something else than one of no descriptors.
+    let rights = if numbers.is_empty() { &[][..] } else { &rights[..] };
+    let sent = sendmsg::<()>(socket.as_fd().as_raw_fd(), &[IoSlice::new(bytes)], rights, MsgFlags::MSG_NOSIGNAL, None)?;
+    if sent == bytes.len() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::WriteZero)) }
 }
 
 /// Waits for one byte and the one descriptor with it, which is close-on-exec.
@@ -32,10 +40,29 @@ pub fn send(socket: impl AsFd, tag: u8, fd: impl AsFd) -> io::Result<()> {
 /// `UnexpectedEof` at the end of the stream, `InvalidData` where there is not exactly one descriptor (whatever
 /// came is closed), else what recvmsg(2) gives.
 pub fn receive(socket: impl AsFd) -> io::Result<(u8, OwnedFd)> {
-    let mut tag = 0_u8;
-    // u64 for the alignment that cmsghdr needs; room for more than one descriptor, so that a second is seen.
-    let mut control = [0_u64; 8];
-    let mut part = libc::iovec { iov_base: (&raw mut tag).cast(), iov_len: 1 };
+    let mut tag = [0];
+    let (received, mut descriptors) = receive_all(socket, &mut tag)?;
+    if received == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    }
+    match (descriptors.pop(), descriptors.is_empty(), tag) {
+        (Some(descriptor), true, [tag]) => Ok((tag, descriptor)),
+        (Some(_) | None, _, _) => {
+            Err(io::Error::new(io::ErrorKind::InvalidData, "the message does not carry exactly one descriptor"))
+        }
+    }
+}
+
+/// Waits for bytes, at most as many as `buffer` holds, and whatever descriptors came with them; they are close-on-exec.
+/// No bytes = the end of the stream.
+///
+/// # Errors
+/// `InvalidData` where more came beside the bytes than [`MOST`] descriptors (whatever came is closed), else what
+/// recvmsg(2) gives; `WouldBlock` where the socket's own time limit has passed.
+pub fn receive_all(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    // u64 for the alignment that cmsghdr needs; room for all that one message can carry.
+    let mut control = [0_u64; 2 + MOST.div_ceil(2)];
+    let mut part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     // SAFETY: msghdr is plain data for which all zeros is valid.
     let mut header: libc::msghdr = unsafe { mem::zeroed() };
     header.msg_iov = &raw mut part;
@@ -43,7 +70,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<(u8, OwnedFd)> {
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = mem::size_of_val(&control) as _;
     let received = loop {
-        // SAFETY: header points at one iovec over `tag` and at `control`, both alive and of the lengths given.
+        // SAFETY: header points at one iovec over `buffer` and at `control`, both alive and of the lengths given.
         let received = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut header, libc::MSG_CMSG_CLOEXEC) };
         match usize::try_from(received) {
             Ok(received) => break received,
@@ -69,16 +96,10 @@ pub fn receive(socket: impl AsFd) -> io::Result<(u8, OwnedFd)> {
             message = libc::CMSG_NXTHDR(&raw const header, message);
         }
     }
-    if received == 0 {
-        return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+    if header.msg_flags & libc::MSG_CTRUNC != 0 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "the message carries too much beside its bytes"));
     }
-    let truncated = header.msg_flags & libc::MSG_CTRUNC != 0;
-    match (descriptors.pop(), descriptors.is_empty(), truncated) {
-        (Some(descriptor), true, false) => Ok((tag, descriptor)),
-        (Some(_) | None, _, _) => {
-            Err(io::Error::new(io::ErrorKind::InvalidData, "the message does not carry exactly one descriptor"))
-        }
-    }
+    Ok((received, descriptors))
 }
 
 #[cfg(test)]
@@ -116,6 +137,14 @@ mod tests {
             sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"S")], &rights, MsgFlags::empty(), None).unwrap();
             assert_eq!(receive(&theirs).unwrap_err().kind(), io::ErrorKind::InvalidData, "{number}");
         }
+        let fds = vec![file.as_fd(); MOST];
+        send_all(&ours, b"SALAAM", &fds).unwrap();
+        let mut buffer = [0; 16];
+        let (bytes, arrived) = receive_all(&theirs, &mut buffer).unwrap();
+        assert_eq!((bytes, arrived.len()), (6, MOST));
+        assert!(send_all(&ours, b"SALAAM", &vec![file.as_fd(); MOST + 1]).is_err());
+        send_all(&ours, b"SALAAM", &[]).unwrap();
+        assert_eq!(receive_all(&theirs, &mut buffer).unwrap().1.len(), 0);
         drop(ours);
         assert_eq!(receive(&theirs).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }

@@ -4,6 +4,7 @@
 
 #![expect(unsafe_code, reason = "this crate is where unsafe kernel calls live; everything above it is safe")]
 
+pub mod born;
 pub mod descriptors;
 pub mod file;
 pub mod handed;

@@ -110,7 +110,9 @@ mod tests {
     fn descriptors_may_trade_places() {
         let (mut reader_a, a) = io::pipe().unwrap();
         let (mut reader_b, b) = io::pipe().unwrap();
-        let script = std::ffi::CString::new(format!("echo a >&{}; echo b >&{}", b.as_raw_fd(), a.as_raw_fd())).unwrap();
+        // By path: not every shell takes a number of two digits after `>&`.
+        let at = |fd: &dyn AsRawFd| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let script = std::ffi::CString::new(format!("echo a >{}; echo b >{}", at(&b), at(&a))).unwrap();
         run(&script, &[(a.as_fd(), b.as_raw_fd()), (b.as_fd(), a.as_raw_fd())]);
         drop((a, b));
         let (mut text_a, mut text_b) = (String::new(), String::new());

@@ -12,7 +12,7 @@ use salaam_tests::host::sources;
 /// Modules by floor, the lowest first. Imports point to lower floors only; adapters and engines that need one another
 /// stand in the order in which they do.
 const SERVICE: &[&[&str]] = &[
-    &["clock", "version", "child"],
+    &["clock", "version", "child", "group"],
     &["store", "executor", "workers", "readers", "host", "metrics"],
     &["workspace"],
     &["probe"],

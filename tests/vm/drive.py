@@ -21,6 +21,7 @@ from machine import Failure, Machine
 BOOT = 400
 # One step of the service, under the same conditions.
 STEP = 180
+UNIT = "/system.slice/salaam.service"
 DROP_IN = "/run/systemd/system/salaam.service.d/test.conf"
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -163,21 +164,151 @@ def runs_a_command(host):
 
 
 def holds_everything_in_its_control_group(host):
-    pids = host.sh("cat /sys/fs/cgroup$(systemctl show -p ControlGroup --value salaam)/cgroup.procs").split()
-    executor = host.health()["tool_execution"]["executors"][0]["pid"]
-    need(str(executor) in pids, f"the executor {executor} is not among {pids}")
+    executor = host.health()["tool_execution"]["executors"][0]
+    for pid in (executor["pid"], executor["sudo_pid"]):
+        place = host.sh(f"cat /proc/{pid}/cgroup").split("::")[1]
+        need(place == f"{UNIT}/tools/executor", f"{pid} is in {place}")
     status = host.sh("cat /proc/$(systemctl show -p MainPID --value salaam)/status")
     value = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     need(int(value["CapEff"], 16) == 0 and value["NoNewPrivs"] == "0", status)
     # DAC_READ_SEARCH, KILL, SETGID, SETUID, SYS_RESOURCE, AUDIT_WRITE (linux/capability.h).
     wanted = sum(1 << bit for bit in (2, 5, 6, 7, 24, 29))
     need(int(value["CapBnd"], 16) == wanted, f"bounding set {value['CapBnd']}")
-    return f"the executor is in it; no capability, bounding set {wanted:x}"
+    return f"sudo and the executor are in tools/executor; no capability, bounding set {wanted:x}"
 
 
 def turns_a_stranger_away(host):
     said = host.sh("cd /; runuser -u bob -- salaam health", code=3)
     return said.splitlines()[0]
+
+
+def has_control_groups(host):
+    """Where everything is, and the numbers that the kernel holds."""
+    group = host.health()["tool_execution"]["control_group"]
+    need(group["held"] and group["name"] == UNIT and group["controllers"] == ["memory", "pids", "cpu"], group)
+    main = host.shown("MainPID")["MainPID"]
+    need(host.sh(f"cat /proc/{main}/cgroup").endswith(f"{UNIT}/service"), "the service is not in its leaf")
+    owners = set(host.sh(f"cd /sys/fs/cgroup{UNIT}; stat -c '%U %a' tools tools/* tools/cgroup.procs").splitlines())
+    need(owners == {"salaam 755", "salaam 644"}, f"tools belongs to {owners}")
+    most, tasks = host.sh(f"cd /sys/fs/cgroup{UNIT}/tools; cat memory.max pids.max").split()
+    need((int(most), int(tasks)) == (group["memory_bytes"], group["tasks"]), f"{most} {tasks} instead of {group}")
+    total = 1024 * int(host.sh("sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo"))
+    need(int(most) <= total * 7 // 8 + 1, f"commands may use {most} of {total}")
+    result = json.loads(host.alice("salaam run --yes --json -- true"))
+    need(result["sandbox"]["cgroup"] == ["memory", "pids", "cpu"], result["sandbox"])
+    return f"the service in `service`, commands in `tools` with {int(most) >> 20} MiB and {tasks} tasks, all of it the service user's"
+
+
+# Memory that is nobody's private data, and so outside of RLIMIT_DATA; what is touched, in MiB.
+EATERS = {
+    "a shared mapping": "import mmap; m = mmap.mmap(-1, 1 << 30)\nfor i in range(0, 1 << 30, 4096): m[i] = 1",
+    "a memfd": "import os; f = os.memfd_create('x'); [os.write(f, bytes(1 << 20)) for _ in range(1024)]",
+    "eight processes": "import os, time\nfor _ in range(8):\n  if os.fork() == 0:\n    b = bytearray(128 << 20)\n"
+                       "    for i in range(0, len(b), 4096): b[i] = 1\n    time.sleep(20); os._exit(0)\n"
+                       "for _ in range(8): os.wait()",
+}
+# Starts 300 processes that nobody waits for, and says how many there are.
+FORKS = ("import os, time\nn = 0\nfor _ in range(300):\n  r, w = os.pipe()\n  try: p = os.fork()\n  except OSError: break\n"
+         "  if p == 0:\n    os.setsid()\n    try:\n      if os.fork() == 0:\n        os.write(w, b'1'); time.sleep(60)\n"
+         "    except OSError: pass\n    os._exit(0)\n  os.close(w); n += len(os.read(r, 1)); os.close(r); os.waitpid(p, 0)\nprint(n)")
+SMALL = "[limits]\nmemory_bytes = 268435456\ntmp_bytes = 67108864\nprocesses = 64\n"
+
+
+def limited(host, text, *lines):
+    """Other limits, or those of the defaults, and lines for the unit."""
+    config = "/var/lib/salaam/config/host.toml"
+    made = f"cat >{config} <<'END'\n{text}END\nchown salaam: {config}; chmod 600 {config}" if text else f"rm -f {config}"
+    host.sh("systemctl stop salaam")
+    host.sh(f"{made}\ncd /; runuser -u salaam -- salaam host plan --pin >/dev/null")
+    host.drop_in(*lines)
+    host.sh("systemctl start salaam")
+
+
+def python(host, program, options="", code=None):
+    """A command's result."""
+    host.sh(f"cat >/srv/project/program <<'END'\n{program}\nEND\nchmod 644 /srv/project/program")
+    got = f"salaam run --yes --json {options} -- python3 program; echo $? >/root/code"
+    said = host.sh(f"cd /srv/project; runuser -u alice -- {got}")
+    return json.loads(said)
+
+
+def holds_memory_of_every_kind(host):
+    host.sh("command -v python3")
+    evidence = []
+    try:
+        # First without the layer: all of it can be had.
+        limited(host, SMALL, "Delegate=no")
+        need(host.health()["tool_execution"]["control_group"]["held"] is False, "a group without Delegate=")
+        for name, program in EATERS.items():
+            result = python(host, program)
+            need(result["exit_code"] == 0 and result["sandbox"].get("cgroup", []) == [], f"{name}: {result}")
+        limited(host, SMALL)
+        before = host.shown("MainPID")
+        for name, program in EATERS.items():
+            result = python(host, program)
+            need(result["signal"] == 9 and result.get("limit") == "memory_bytes", f"{name}: {result}")
+            evidence.append(name)
+        need(json.loads(host.alice("salaam run --yes --json -- true"))["exit_code"] == 0, "the next command")
+        need(host.shown("MainPID", "NRestarts") == {**before, "NRestarts": "0"}, "the service is another process")
+    finally:
+        limited(host, "")
+    return f"1 GiB each as {', '.join(evidence)}: all had without delegation, all ended at 384 MiB with it; the service is the same"
+
+
+def holds_a_fork_bomb(host):
+    options = "--profile full-access"
+    try:
+        limited(host, SMALL, "Delegate=no")
+        without = int(python(host, FORKS, options)["output"]["stdout"]["text"])
+        need(without == 300, f"without the layer there are {without}")
+        limited(host, SMALL)
+        before = host.shown("MainPID")
+        result = python(host, FORKS, options)
+        held = int(result["output"]["stdout"]["text"])
+        need(10 < held <= 64, f"with a limit of 64 there are {held}")
+        need(host.shown("MainPID") == before, "the service is another process")
+        need(host.sh("pgrep -c -u salaam-tools python3 || true") == "0", "some are left")
+    finally:
+        limited(host, "")
+    return f"without walls, each twice forked in a session of its own: {without} without delegation, {held} of 64 with it; none is left"
+
+
+def replaces_a_wedged_executor(host):
+    operation = host.begin()
+    executor = host.health()["tool_execution"]["executors"][0]
+    host.sh(f"kill -STOP {executor['pid']}; kill -KILL {executor['sudo_pid']}")
+    begun = time.monotonic()
+    while True:
+        executors = host.health()["tool_execution"]["executors"]
+        if executors and executors[0]["pid"] != executor["pid"]:
+            break
+        need(time.monotonic() - begun < STEP, "no new executor")
+        time.sleep(1)
+    seconds = time.monotonic() - begun
+    state = host.settled(operation)
+    need(state == "unknown", f"the operation is {state}")
+    need(host.sh(f"[ ! -e /proc/{executor['pid']} ] && echo gone") == "gone", "the old executor is there")
+    host.alice("salaam run --yes -- true")
+    return f"SIGSTOP for it, SIGKILL for its sudo: the next one after {seconds:.0f} s, the operation is unknown, nothing is left"
+
+
+def starts_again_in_its_group(host):
+    group = f"/sys/fs/cgroup{UNIT}"
+    for _ in range(3):
+        host.restart()
+        need(host.health()["tool_execution"]["control_group"]["held"], "no group after a restart")
+    host.begin()
+    executor = host.health()["tool_execution"]["executors"][0]
+    main = host.shown("MainPID", "NRestarts")
+    host.sh(f"kill -STOP {executor['pid']}; kill -KILL {main['MainPID']}")
+    host.sh(f"until [ $(systemctl show -p NRestarts --value salaam) != {main['NRestarts']} ] && systemctl is-active -q salaam; "
+            "do sleep 0.5; done")
+    need(host.health()["tool_execution"]["control_group"]["held"], "no group after a crash")
+    need(host.sh("pgrep -u salaam-tools sleep || echo none") == "none", "the command outlived its service")
+    host.sh("rm -f /srv/project/log; systemctl stop salaam")
+    need(host.sh(f"[ ! -e {group} ] && echo none || find {group} -type d") == "none", "groups are left")
+    host.sh("systemctl start salaam")
+    return "three restarts, and a crash that leaves a stopped executor: each has its groups; `systemctl stop` leaves none"
 
 
 def stops(host):
@@ -197,7 +328,7 @@ def outlives_a_command_that_eats_the_memory(host):
     said = host.alice("salaam run --yes --json -- tail /dev/zero", code=137)
     result = json.loads(said)
     need(result["signal"] == 9, said)
-    killed = host.sh("dmesg | grep -o 'Out of memory: Killed process [0-9]* ([a-z]*)' | tail -n 1")
+    killed = host.sh("dmesg | grep -o 'ut of memory: Killed process [0-9]* ([a-z]*)' | tail -n 1")
     need(killed.endswith("(tail)"), f"the kernel killed something else: {killed}")
     after = host.shown("MainPID", "NRestarts", "ActiveState")
     need(after == {**before, "NRestarts": "0", "ActiveState": "active"}, after)
@@ -265,7 +396,7 @@ def opens_no_session_of_pam(host):
         host.restart()
         executor = host.health()["tool_execution"]["executors"][0]["pid"]
         place = host.sh(f"cat /proc/{executor}/cgroup").split("::")[1]
-        need(place == "/system.slice/salaam.service", f"the executor is in {place}")
+        need(place == f"{UNIT}/tools/executor", f"the executor is in {place}")
         # What it is good for: a session starts a service manager of the tools user's, with a bus.
         host.sh(f"sed -i 's/ !pam_session,//' {rule}")
         host.drop_in()
@@ -331,6 +462,8 @@ def runs_a_second_instance(host):
         host.sh("systemctl start salaam@beta")
         bob("workspace add /srv/beta --name beta")
         account = json.loads(bob("run --yes --json -- id -un"))["output"]["stdout"]["text"].strip()
+        group = json.loads(bob("health --json"))["tool_execution"]["control_group"]
+        need(group["held"] and group["name"].endswith("/salaam@beta.service"), group)
         need(account == "beta-tools", f"the command ran as {account}")
         listed = host.alice("salaam health", code=2)
         need("beta" in listed and "salaam" in listed, listed)
@@ -381,14 +514,19 @@ SMOKE = [
     ("it is set up", is_set_up),
     ("`systemctl start salaam`", starts),
     ("an operator runs a command", runs_a_command),
+    ("control groups", has_control_groups),
+    ("a wedged executor", replaces_a_wedged_executor),
     ("`systemctl stop salaam`", stops),
 ]
 WHOLE = [
-    *SMOKE[:4],
+    *SMOKE[:6],
     ("the unit holds the executor", holds_everything_in_its_control_group),
     ("somebody who is no operator", turns_a_stranger_away),
-    SMOKE[4],
+    SMOKE[6],
     ("out of memory", outlives_a_command_that_eats_the_memory),
+    ("memory of every kind", holds_memory_of_every_kind),
+    ("a fork bomb", holds_a_fork_bomb),
+    ("restarts in one control group", starts_again_in_its_group),
     ("a hung service", is_restarted_when_it_hangs),
     ("`NoNewPrivileges=yes` by a drop-in", refuses_under_no_new_privileges),
     ("`kernel.unprivileged_userns_clone=0`", degrades_without_user_namespaces),

@@ -6,13 +6,14 @@
 use std::{env, ffi::OsString, io::Write as _, process::ExitCode, sync::Arc};
 
 use crate::{
-    bridge,
+    bridge::{self, Welcomed},
     command::{Runner, RunnerConfig},
     floor::{self, Floor},
     harden,
     probe::{self, Prober},
     refusal::StartError,
     rpc,
+    supervise::Cgroups,
 };
 
 /// Runs the executor, or its prober; returns the exit code.
@@ -61,11 +62,12 @@ fn serve() -> Result<(), StartError> {
     let floor = Floor::read(floor::INSTANCES.as_ref(), account, caller)?;
     let prober = probe::spawn().map_err(StartError::Prober)?;
     harden::no_new_privileges()?;
-    let stream = verified.greet()?;
-    listen(stream, floor, prober)
+    let welcomed = verified.greet()?;
+    listen(welcomed, floor, prober)
 }
 
-fn listen(stream: std::os::unix::net::UnixStream, floor: Floor, prober: probe::Child) -> Result<(), StartError> {
+fn listen(welcomed: Welcomed, floor: Floor, prober: probe::Child) -> Result<(), StartError> {
+    let Welcomed { stream, doors } = welcomed;
     let engine = |step| move |source| StartError::Engine { step, source };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -80,8 +82,9 @@ fn listen(stream: std::os::unix::net::UnixStream, floor: Floor, prober: probe::C
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(engine("the runtime"))?;
     runtime.block_on(async {
         let prober = Prober::adopt(prober).map_err(engine("the prober"))?;
+        let cgroups = Cgroups::handed(doors).map_err(engine("the control groups that the service handed over"))?;
         let runner =
-            Runner::new(RunnerConfig { launch: None, bwrap: None, cgroups: None, unsandboxed: floor.unsandboxed() })?;
+            Runner::new(RunnerConfig { launch: None, bwrap: None, cgroups, unsandboxed: floor.unsandboxed() })?;
         let ended = rpc::serve(stream, Arc::new(rpc::Executor::new(runner, floor, prober)))
             .await
             .map_err(engine("the bridge"))?;

@@ -6,8 +6,11 @@
 use std::{
     ffi::{OsStr, OsString},
     fs::File,
-    io::{self, Read as _},
-    os::{fd::AsFd as _, unix::net::UnixStream},
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
     time::Duration,
 };
 
@@ -16,7 +19,7 @@ use salaam_core::{
     bridge::{ANSWER_MAGIC, HELLO_BYTES, HELLO_MAGIC, VERSION, hello_bytes, hello_version},
     refusal::StartRefusal,
 };
-use salaam_sys::{peer, vouched};
+use salaam_sys::{handed, peer, vouched};
 
 /// How long the service may take to answer the hello; it has only to compare bytes.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -159,24 +162,40 @@ impl Verified {
 
     /// Says who we are by the kernel's word and waits for the service to take it. HTTP/2 begins only then:
     /// a first frame sent early could be swallowed by the read of the hello.
-    pub fn greet(self) -> Result<UnixStream, BridgeError> {
-        let mut stream = self.0;
+    ///
+    /// With the answer come the doors of control groups, where the service has them.
+    pub fn greet(self) -> Result<Welcomed, BridgeError> {
+        let stream = self.0;
         vouched::send(&stream, &hello_bytes(HELLO_MAGIC, VERSION)).map_err(step("sending the hello"))?;
         stream.set_read_timeout(Some(ANSWER_WITHIN)).map_err(step("setting a time limit"))?;
         let mut answer = [0; HELLO_BYTES];
-        stream.read_exact(&mut answer).map_err(|error| {
+        // The service sends it as one message into an empty buffer; a part of it is none.
+        let (bytes, doors) = handed::receive_all(&stream, &mut answer).map_err(|error| {
             BridgeError::Answer(match error.kind() {
                 io::ErrorKind::WouldBlock => "nothing came within 10 s",
+                io::ErrorKind::InvalidData => "too much came beside it",
                 _ => "the bridge closed",
             })
         })?;
+        if bytes != HELLO_BYTES {
+            return Err(BridgeError::Answer(if bytes == 0 { "the bridge closed" } else { "it is not an answer" }));
+        }
         stream.set_read_timeout(None).map_err(step("lifting the time limit"))?;
         match hello_version(ANSWER_MAGIC, &answer) {
-            Some(VERSION) => Ok(stream),
+            Some(VERSION) => Ok(Welcomed { stream, doors }),
             Some(theirs) => Err(BridgeError::Version { theirs }),
             None => Err(BridgeError::Answer("it is not an answer")),
         }
     }
+}
+
+/// A bridge over which HTTP/2 is next.
+#[derive(Debug)]
+pub struct Welcomed {
+    /// The bridge.
+    pub stream: UnixStream,
+    /// What came with the service's answer, of which nothing is known yet.
+    pub doors: Vec<OwnedFd>,
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use salaam_core::{
 use serde_json::{Value, json};
 
 use super::{service::App, watch::Look};
-use crate::operation::Refusal;
+use crate::{group::Claim, operation::Refusal};
 
 impl App {
     /// The object of GET /v1/health.
@@ -35,7 +35,7 @@ impl App {
         let head = context.store.head();
         let executors: Vec<_> = link
             .iter()
-            .map(|link| json!({ "uid": context.tool_uid, "epoch": salaam_core::canon::wide(link.epoch()), "pid": link.pid(), "sudo_pid": link.sudo_pid() }))
+            .map(|link| json!({ "uid": context.tool_uid, "epoch": salaam_core::canon::wide(link.epoch()), "pid": link.pid(), "sudo_pid": link.sudo_pid(), "control_group": link.is_grouped() }))
             .collect();
         json!({
             "status": if warnings.iter().any(|(degrades, _)| *degrades) { "degraded" } else { "ok" },
@@ -51,6 +51,7 @@ impl App {
                 "tool_uid": context.tool_uid,
                 "isolation": context.isolation(Profile::WorkspaceWrite),
                 "executors": executors,
+                "control_group": group(&context.group),
                 "sandbox": sandbox,
                 "unsandboxed_commands": manifest.unsandboxed_commands,
                 "network": manifest.command_network,
@@ -125,6 +126,20 @@ impl App {
     /// The checks as they were carried out last.
     pub fn probes(&self) -> Value {
         json!({ "probes": self.checks.borrow().iter().map(probe).collect::<Vec<_>>() })
+    }
+}
+
+/// What bounds all commands together, where something does.
+fn group(claim: &Claim) -> Value {
+    match claim {
+        Claim::Held(group) => {
+            let (memory, tasks) = group.most();
+            json!({
+                "held": true, "name": group.name(), "controllers": group.controllers(),
+                "memory_bytes": memory.map(salaam_core::canon::wide), "tasks": tasks.map(salaam_core::canon::wide),
+            })
+        }
+        Claim::None { evidence } => json!({ "held": false, "evidence": evidence }),
     }
 }
 

@@ -105,7 +105,7 @@ pub(super) fn harden() -> nix::Result<()> {
 
 impl Prepared {
     async fn serve(self, report: Report, systemd: Option<Systemd>) -> ExitCode {
-        let Self { host, clock, lock, store, executor, notices, epoch, tools, manifest, checks, engine } = self;
+        let Self { host, clock, lock, store, executor, notices, epoch, tools, manifest, checks, engine, group } = self;
         let (tools_tx, tools) = watch::channel(tools);
         let (stop, stopping) = watch::channel(false);
         let digest = match manifest.digest() {
@@ -128,6 +128,7 @@ impl Prepared {
             sketches: Arc::new(Slots::new(MOST_SKETCHES)),
             tools,
             stopping,
+            group,
         });
         let begun = begin(&store, &context.manifest).await;
         let started = clock.now();

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use crate::{
     clock::Clock,
     executor::{Executor, Notice, Spawn},
+    group::{self, Claim},
     host::{self, Host, HostError, Verdict},
     operation::Tools,
     probe::{self, Depth, Engine},
@@ -53,6 +54,7 @@ pub(super) struct Prepared {
     pub(super) manifest: Manifest,
     pub(super) checks: Vec<Check>,
     pub(super) engine: Engine,
+    pub(super) group: Claim,
 }
 
 impl Start {
@@ -106,7 +108,20 @@ impl Start {
             None => 1,
         };
         let (notices_tx, notices) = mpsc::channel(MOST_NOTICES);
-        let executor = match Executor::start(spawn(&self.host), epoch, notices_tx).await {
+        // Nobody else is in the group before there is an executor, and nobody else's group is taken without the lock.
+        let claim = match &lock {
+            Some(_) => group::claim(&manifest.limits).await,
+            None => Ok(Claim::None { evidence: "without the lock of the state directory none is taken".into() }),
+        };
+        let group = match claim {
+            Ok(claim) => claim,
+            Err(error) => {
+                checks.push(error.to_check());
+                Claim::None { evidence: error.to_string() }
+            }
+        };
+        let spawn = Spawn { group: group.group().cloned(), ..spawn(&self.host) };
+        let executor = match Executor::start(spawn, epoch, notices_tx).await {
             Ok(executor) => Some(executor),
             Err(failed) => {
                 checks.extend(failed);
@@ -117,6 +132,7 @@ impl Start {
         if let Some(link) = executor.as_ref().and_then(|executor| executor.link().ok()) {
             let measured = engine.with_executor(&link, manifest.landlock, Depth::Whole).await;
             checks.extend(measured.checks);
+            checks.push(group.to_check_with(link.is_grouped()));
             tools.sandbox = measured.sandbox;
         }
         checks.extend(EXECUTOR.map(|id| Check::pass(id, "the executor was started and proved itself")));
@@ -138,6 +154,7 @@ impl Start {
                     manifest,
                     checks,
                     engine,
+                    group,
                 })
             }
             (_, _, store, executor) => Err(self.give_up(checks, store, executor).await),
@@ -218,6 +235,7 @@ pub(super) fn spawn(host: &Host) -> Spawn {
         toolsd: host.dirs.libexec.join("salaam-toolsd"),
         sudo: probe::sudo().unwrap_or_else(|_| PathBuf::from(probe::SUDO[0])),
         build: crate::version::BUILD.clone(),
+        group: None,
     }
 }
 

@@ -91,6 +91,7 @@ impl Watch {
             let lives = self.context.executor.link().is_ok_and(|now| now.epoch() == link.epoch());
             if lives {
                 found.extend(measured.checks);
+                found.push(self.context.group.to_check_with(link.is_grouped()));
                 self.tools.send_replace(Tools { sandbox: measured.sandbox });
             }
         }

@@ -160,7 +160,7 @@ fn render(report: &Value, verdict: Verdict) -> String {
     text += &columns(&[passed.clone(), unshown.clone()].concat());
     let rest = probes
         .iter()
-        .filter(|probe| !is(probe, "result", Status::Pass.as_str()) && !(begins(probe, ATTACKS) && not_shown(probe)));
+        .filter(|probe| !(is(probe, "result", Status::Pass.as_str()) || begins(probe, ATTACKS) && not_shown(probe)));
     for probe in rest {
         text += &format!("{} ({}): {}\n", at(probe, "/result"), at(probe, "/severity"), at(probe, "/id"));
         text += &format!("    seen: {}\n", at(probe, "/evidence"));

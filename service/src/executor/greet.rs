@@ -1,6 +1,6 @@
 //! Who is on the other end, by the kernel's word, and the first sixteen bytes each way.
 
-use std::io;
+use std::{io, os::fd::BorrowedFd};
 
 use salaam_core::{
     bridge::{ANSWER_MAGIC, HELLO_BYTES, HELLO_MAGIC, VERSION, hello_bytes, hello_version},
@@ -8,6 +8,7 @@ use salaam_core::{
     policy::Mode,
 };
 use salaam_sys::{
+    handed,
     peer::Credentials,
     pidfd,
     vouched::{self, Vouched},
@@ -15,13 +16,15 @@ use salaam_sys::{
 use tokio::{io::Interest, net::UnixStream};
 
 use super::{classify, spawn::Spawn};
-use crate::child::Watched;
+use crate::{child::Watched, group::Room};
 
 /// Who said hello.
 #[derive(Debug)]
 pub(super) struct Greeted {
     pub(super) pid: i32,
     pub(super) process: Watched,
+    /// Whether it is in the group that was made for it.
+    pub(super) grouped: bool,
 }
 
 /// What came instead of a good hello.
@@ -33,8 +36,8 @@ pub(super) enum NoHello {
     Failed(Check),
 }
 
-/// Waits for the hello, checks it, takes the sender by pidfd, and answers.
-pub(super) async fn greet(bridge: &UnixStream, spawn: &Spawn) -> Result<Greeted, NoHello> {
+/// Waits for the hello, checks it, takes the sender by pidfd, and answers; the answer carries the doors of its room.
+pub(super) async fn greet(bridge: &UnixStream, spawn: &Spawn, room: Option<&Room>) -> Result<Greeted, NoHello> {
     let failed = |step: &str, error: io::Error| NoHello::Failed(identity(spawn, format!("{step}: {error}")));
     let mut hello = [0; HELLO_BYTES];
     let vouched = loop {
@@ -59,18 +62,19 @@ pub(super) async fn greet(bridge: &UnixStream, spawn: &Spawn) -> Result<Greeted,
     let process = Watched::new(held).map_err(|error| failed("watching the executor", error))?;
     // HTTP/2 carries no credentials; without this the kernel would attach them to every read.
     vouched::attach(bridge, false).map_err(|error| failed("SO_PASSCRED", error))?;
-    answer(bridge).await.map_err(|error| failed("answering the hello", error))?;
-    Ok(Greeted { pid: sender.pid, process })
+    // Somebody may have moved it, as pam_systemd does where the sudo rule lets it; what is elsewhere gets no doors: the
+    // limits would hold, and the lever that ends all of it would not.
+    let grouped = spawn.group.as_ref().is_some_and(|group| group.holds(sender.pid));
+    let doors = room.filter(|_| grouped).map(Room::doors).unwrap_or_default();
+    answer(bridge, &doors).await.map_err(|error| failed("answering the hello", error))?;
+    Ok(Greeted { pid: sender.pid, process, grouped })
 }
 
-async fn answer(bridge: &UnixStream) -> io::Result<()> {
+async fn answer(bridge: &UnixStream, doors: &[BorrowedFd<'_>]) -> io::Result<()> {
     bridge.writable().await?;
     let bytes = hello_bytes(ANSWER_MAGIC, VERSION);
     // An empty socket buffer takes sixteen bytes or none.
-    match bridge.try_write(&bytes)? {
-        HELLO_BYTES => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
+    bridge.try_io(Interest::WRITABLE, || handed::send_all(bridge, &bytes, doors))
 }
 
 /// Length first: at the end of a stream the kernel names pid 0 and uid 0, which a check of the uid alone

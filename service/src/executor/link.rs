@@ -54,6 +54,7 @@ struct Identity {
     epoch: u64,
     pid: i32,
     sudo_pid: Option<i32>,
+    grouped: bool,
     hello: Hello,
 }
 
@@ -136,12 +137,14 @@ impl Silent {
         epoch: u64,
         pid: i32,
         sudo_pid: Option<i32>,
+        grouped: bool,
     ) -> Result<Link, BridgeError> {
         let greeting = Greeting { bridge_version: VERSION, build: build.into(), epoch };
         let reply = self.client.hello(wire::HelloRequest::from(greeting));
         let reply = answered(&self.end, HELLO, reply).await?;
         let hello = checked(&self.end, HELLO, Hello::try_from(reply))?;
-        Ok(Link { client: self.client, end: self.end, identity: Arc::new(Identity { epoch, pid, sudo_pid, hello }) })
+        let identity = Arc::new(Identity { epoch, pid, sudo_pid, grouped, hello });
+        Ok(Link { client: self.client, end: self.end, identity })
     }
 }
 
@@ -159,6 +162,11 @@ impl Link {
     /// The sudo in front of it; absent in service-user mode and where sudo execs directly.
     pub fn sudo_pid(&self) -> Option<i32> {
         self.identity.sudo_pid
+    }
+
+    /// Whether it is in the group that was made for it, by the kernel's word.
+    pub fn is_grouped(&self) -> bool {
+        self.identity.grouped
     }
 
     /// What it said about itself.

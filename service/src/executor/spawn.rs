@@ -8,11 +8,14 @@ use std::{
         unix::{ffi::OsStrExt as _, net::UnixStream},
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use nix::unistd::Pid;
 use salaam_core::policy::Mode;
 use salaam_sys::vouched;
+
+use crate::group::{Group, Room};
 
 /// What to start and as whom.
 #[derive(Debug, Clone)]
@@ -31,6 +34,8 @@ pub struct Spawn {
     pub sudo: PathBuf,
     /// The service's build, which the executor is told.
     pub build: String,
+    /// The control groups that the service was given, if it was.
+    pub group: Option<Arc<Group>>,
 }
 
 /// A child that was started, of which nothing is known yet.
@@ -69,8 +74,8 @@ impl Spawn {
     }
 
     /// Starts it with the other end of a new socketpair as descriptor 0, in a session without a terminal and
-    /// with an empty environment.
-    pub(super) fn start(&self) -> io::Result<Spawned> {
+    /// with an empty environment; where there is room for it, in its control group from its first instruction.
+    pub(super) fn start(&self, room: Option<&Room>) -> io::Result<Spawned> {
         let (program, argv) = self.command_line()?;
         let (bridge, theirs) = UnixStream::pair()?;
         // Before the child exists: the kernel attaches the sender when it sends. Without SCM_PIDFD (before
@@ -81,7 +86,11 @@ impl Spawn {
         let (out, their_out) = io::pipe()?;
         let (err, their_err) = io::pipe()?;
         let fds = [(theirs.as_fd(), 0), (their_out.as_fd(), 1), (their_err.as_fd(), 2)];
-        let pid = salaam_sys::spawn::spawn(&program, &argv, &[] as &[CString], &fds, true)?;
+        let empty = &[] as &[CString];
+        let pid = match room {
+            Some(room) => salaam_sys::born::spawn_in(room.executor(), &program, &argv, empty, &fds)?,
+            None => salaam_sys::spawn::spawn(&program, &argv, empty, &fds, true)?,
+        };
         // Our copies of the child's ends close here: only then does its end reach us as the end of a stream.
         Ok(Spawned { pid, bridge, written: [("stdout", out.into()), ("stderr", err.into())] })
     }
@@ -101,6 +110,7 @@ pub(super) fn sample(mode: Mode) -> Spawn {
         toolsd: "/usr/local/libexec/salaam/salaam-toolsd".into(),
         sudo: "/usr/bin/sudo".into(),
         build: "0.1.0".into(),
+        group: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! One start, from nothing to a verified link, and one burial, from a link to proof that nothing is left.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use nix::sys::signal::Signal;
 use salaam_core::{bridge::VERSION, check::Check, policy::Mode};
@@ -14,7 +14,10 @@ use super::{
     link::{Link, Silent},
     spawn::Spawn,
 };
-use crate::child::{Child, Exit, Lines, Watched};
+use crate::{
+    child::{Child, Exit, Lines, Watched},
+    group::{Group, GroupError, Room},
+};
 
 /// From spawn to hello: sudo may ask a slow directory service about accounts.
 const HELLO_WITHIN: Duration = Duration::from_secs(20);
@@ -24,6 +27,8 @@ const GONE_WITHIN: Duration = Duration::from_secs(5);
 const SUDO_LEAVES: Duration = Duration::from_millis(200);
 /// For the exit that makes a reported loss more exact; the loss does not wait longer for it.
 const EXIT_SOON: Duration = Duration::from_millis(100);
+/// For the end of a bridge to be seen whose last holder was killed.
+const LETS_GO: Duration = Duration::from_secs(1);
 /// For what an ended process wrote to be read.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
@@ -34,6 +39,7 @@ pub(super) struct Live {
     child: Child,
     process: Watched,
     lines: Lines,
+    group: Option<Arc<Group>>,
 }
 
 /// A start that failed.
@@ -70,19 +76,29 @@ pub(super) async fn start(spawn: &Spawn, epoch: u64) -> Result<Live, Failed> {
         Mode::ToolsUser => ("sudo-denied", &spawn.sudo),
         Mode::ServiceUser => ("executor-missing", &spawn.toolsd),
     };
-    let spawned = spawn.start().map_err(|error| {
+    let room = match &spawn.group {
+        Some(group) => Some(group.room().await.map_err(no_room)?),
+        None => None,
+    };
+    let spawned = spawn.start(room.as_ref()).map_err(|error| {
         let evidence = format!("starting {} failed: {error}", attempted.1.display());
         Failed::before(vec![Check::fail(attempted.0, evidence, "see that the program can be run by this account")])
     })?;
     let mut starting = Starting::new(spawn, spawned)?;
-    match starting.verify(spawn, epoch).await {
-        Ok((link, process)) => Ok(Live { link, child: starting.child, process, lines: starting.lines }),
+    let group = spawn.group.clone();
+    match starting.verify(spawn, room.as_ref(), epoch).await {
+        Ok((link, process)) => Ok(Live { link, child: starting.child, process, lines: starting.lines, group }),
         Err(Stop { check, process }) => {
             // An executor that was not answered was told nothing, and ends with its bridge: where that has ended on
             // its side, sudo may have ended as it liked.
-            let let_go = process.is_none() && starting.end.let_go(GONE_WITHIN).await;
+            let mut let_go = process.is_none() && starting.end.let_go(GONE_WITHIN).await;
+            if let (None, false, Some(group)) = (&process, let_go, &group) {
+                // It is wedged. That its group is empty says nothing of one that was moved out before it said who it
+                // is; that nobody holds its end of the bridge does.
+                let_go = group.end().await.is_ok() && starting.end.let_go(LETS_GO).await;
+            }
             starting.end.close("the start failed");
-            let remains = match gone(&mut starting.child, process.as_ref()).await {
+            let remains = match gone(&mut starting.child, process.as_ref(), group.as_deref()).await {
                 Remains::Unproven(_) if let_go && starting.child.reap(Duration::ZERO).await.is_some() => {
                     Remains::Nothing
                 }
@@ -123,15 +139,15 @@ impl Starting {
         })
     }
 
-    async fn verify(&mut self, spawn: &Spawn, epoch: u64) -> Result<(Link, Watched), Stop> {
+    async fn verify(&mut self, spawn: &Spawn, room: Option<&Room>, epoch: u64) -> Result<(Link, Watched), Stop> {
         let stop = |check| Stop { check, process: None };
         let Some(bridge) = self.bridge.take() else { return Err(stop(identity(spawn, "verified twice".into()))) };
         let greeted = tokio::select! {
             biased;
-            greeted = timeout(HELLO_WITHIN, greet::greet(&bridge, spawn)) => greeted,
+            greeted = timeout(HELLO_WITHIN, greet::greet(&bridge, spawn, room)) => greeted,
             () = self.child.ended() => Ok(Err(NoHello::Ended)),
         };
-        let Greeted { pid, process } = match greeted {
+        let Greeted { pid, process, grouped } = match greeted {
             Ok(Ok(greeted)) => greeted,
             Ok(Err(NoHello::Failed(check))) => return Err(stop(check)),
             Ok(Err(NoHello::Ended)) => return Err(stop(self.ended_early(spawn).await)),
@@ -147,7 +163,7 @@ impl Starting {
         }
         let end = std::sync::Arc::clone(&self.end);
         let greeted = match Silent::over(bridge, end).await {
-            Ok(silent) => silent.hello(&spawn.build, epoch, pid, sudo_pid).await,
+            Ok(silent) => silent.hello(&spawn.build, epoch, pid, sudo_pid, grouped).await,
             Err(error) => Err(error),
         };
         let checked = match greeted {
@@ -242,20 +258,28 @@ impl Live {
 
     /// Waits until nothing is left. The bridge is closed by then.
     pub(super) async fn bury(mut self) -> Remains {
-        let remains = gone(&mut self.child, Some(&self.process)).await;
+        let remains = gone(&mut self.child, Some(&self.process), self.group.as_deref()).await;
         // Whatever was written last is logged before the readers end.
         let _ = self.lines.last(LAST_LINES).await;
         remains
     }
 }
 
-/// Proof that nothing is left: the executor by its pidfd, our child reaped.
-async fn gone(child: &mut Child, process: Option<&Watched>) -> Remains {
+/// No room, and so no start. What does not end there is somebody who may still run something.
+fn no_room(error: GroupError) -> Failed {
+    let remains = match &error {
+        GroupError::Populated { .. } => Remains::Unproven(error.to_string()),
+        GroupError::Step { .. } => Remains::Nothing,
+    };
+    Failed { checks: vec![error.to_check()], remains }
+}
+
+/// Proof that nothing is left: the executor by its pidfd, our child reaped, and, where there is one, the group empty.
+async fn gone(child: &mut Child, process: Option<&Watched>, group: Option<&Group>) -> Remains {
     if let Some(process) = process
         && !process.has_ended(GONE_WITHIN).await
     {
-        // The last means that the service has: sudo relays it. No KILL, which would leave the executor alone.
-        terminate(child);
+        end_it(child, group).await;
         if !process.has_ended(GONE_WITHIN).await {
             let evidence =
                 format!("the executor still runs {} s after its bridge was closed", 2 * GONE_WITHIN.as_secs());
@@ -267,12 +291,18 @@ async fn gone(child: &mut Child, process: Option<&Watched>) -> Remains {
     let by_itself = if process.is_some() { SUDO_LEAVES } else { GONE_WITHIN };
     let mut exit = child.reap(by_itself).await;
     if exit.is_none() {
-        terminate(child);
+        end_it(child, group).await;
         exit = child.reap(GONE_WITHIN).await;
     }
     let Some(exit) = exit else {
         return Remains::Unproven(format!("process {} (sudo) does not end", child.pid()));
     };
+    // Whatever the executor left, with or without its will.
+    if let Some(group) = group
+        && let Err(error) = group.end().await
+    {
+        return Remains::Unproven(error.to_string());
+    }
     match (process, exit) {
         (Some(_), _) | (None, Exit::Code(_)) => Remains::Nothing,
         // sudo waits for what it started unless it is killed itself.
@@ -280,4 +310,16 @@ async fn gone(child: &mut Child, process: Option<&Watched>) -> Remains {
             Remains::Unproven(format!("sudo ended by {exit} before the executor had said who it is"))
         }
     }
+}
+
+/// Ends what does not end by itself: all of its group at once, where there is one, which no state of it withstands; and
+/// by way of sudo what is not in it, or where there is none. No KILL for sudo alone, which would leave the executor
+/// running.
+async fn end_it(child: &Child, group: Option<&Group>) {
+    if let Some(group) = group
+        && let Err(error) = group.end().await
+    {
+        tracing::warn!(%error, "the control group of the executor does not end");
+    }
+    terminate(child);
 }

@@ -19,6 +19,7 @@ use super::{Gate, Slots};
 use crate::{
     clock::Clock,
     executor::Executor,
+    group::Claim,
     readers::Readers,
     store::{Store, Transaction},
     workspace::Registry,
@@ -97,6 +98,8 @@ pub struct Context {
     pub tools: watch::Receiver<Tools>,
     /// True when the service stops.
     pub stopping: watch::Receiver<bool>,
+    /// Whether commands have control groups.
+    pub group: Claim,
 }
 
 impl Context {

@@ -232,7 +232,7 @@ async fn begin(kit: &Kit, spawner: &Spawner, staged: Staged, walled: bool) -> Re
         other => other,
     })?;
     let mut sandbox = measured(kit, &tree, layers, walled);
-    let controllers = leaf.iter().flat_map(|leaf| leaf.controllers.iter());
+    let controllers = leaf.iter().flat_map(|leaf| leaf.controllers());
     sandbox.cgroup = controllers.map(|name| (*name).to_owned()).collect();
     Ok(Standing { tree, stdout, stderr, sandbox, guarded, leaf, since, began })
 }

@@ -99,9 +99,10 @@ async fn sing(shared: &Shared, landlock: Landlock, proof: Proof, cage: &Cage) ->
 
     let root = sandbox::open_plain(&cage.inside()).map_err(Refusal::WorkspacePath)?;
     let workspace = Workspace::scratch(INSIDE.into(), root);
-    let Staged { start, stderr, .. } = stage::canary(kit, &workspace, &plan, canary.clone())?;
+    let Staged { start, stderr, leaf, .. } = stage::canary(kit, &workspace, &plan, canary.clone())?;
     let (mut tree, layers) = job::come_up(&shared.spawner, start, stderr.as_fd(), true).await?;
-    let sandbox = job::measured(kit, &tree, layers, true);
+    let mut sandbox = job::measured(kit, &tree, layers, true);
+    sandbox.cgroup = leaf.iter().flat_map(|leaf| leaf.controllers()).map(|name| (*name).to_owned()).collect();
     let inside = hear(&mut tree).await;
     tree.kill();
     tree.gone().await;

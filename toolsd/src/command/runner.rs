@@ -44,8 +44,8 @@ pub struct RunnerConfig {
     pub launch: Option<PathBuf>,
     /// bubblewrap; `None` = where distributions put it.
     pub bwrap: Option<PathBuf>,
-    /// The control group in which each command gets one; `None` = above this process's own.
-    pub cgroups: Option<PathBuf>,
+    /// The control groups that commands are put into; `None` = none were handed over.
+    pub cgroups: Option<Cgroups>,
     /// What this host's owner lets the service ask for.
     pub unsandboxed: Unsandboxed,
 }
@@ -118,11 +118,8 @@ impl Runner {
         let (seccomp, bare_seccomp) = (sandbox::program()?, sandbox::bare_program()?);
         nix::sys::prctl::set_child_subreaper(true).map_err(|e| RunnerError::Supervise(e.into()))?;
         let spawner = Spawner::start().map_err(RunnerError::Supervise)?;
-        let cgroups = match &config.cgroups {
-            Some(above) => Cgroups::at(above),
-            None => Cgroups::find(),
-        };
-        let kit = Kit { bwrap: sandbox::find(config.bwrap.as_deref()), launch, seccomp, bare_seccomp, cgroups };
+        let bwrap = sandbox::find(config.bwrap.as_deref());
+        let kit = Kit { bwrap, launch, seccomp, bare_seccomp, cgroups: config.cgroups };
         Ok(Self {
             shared: Arc::new(Shared {
                 kit,

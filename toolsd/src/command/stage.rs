@@ -90,14 +90,14 @@ pub(super) struct Kit {
     pub(super) seccomp: Vec<u8>,
     /// For a command that has neither walls nor a pid namespace.
     pub(super) bare_seccomp: Vec<u8>,
-    /// Where each command gets a control group.
+    /// The control groups that commands are put into.
     pub(super) cgroups: Option<Cgroups>,
 }
 
 impl Kit {
-    fn leaf(&self, plan: &RunPlan) -> Result<Option<Leaf>, Refusal> {
-        let make = |groups: &Cgroups| groups.leaf(plan.operation, &plan.limits);
-        self.cgroups.as_ref().map(make).transpose().map_err(Refusal::kernel("making the command's control group"))
+    fn leaf(&self) -> Result<Option<Leaf>, Refusal> {
+        let taken = self.cgroups.as_ref().map(Cgroups::leaf).transpose();
+        taken.map_err(Refusal::kernel("taking a control group for the command"))
     }
 
     pub(super) fn bwrap(&self) -> Result<&Bwrap, Refusal> {
@@ -172,15 +172,8 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         limits: &plan.limits,
     };
     let argv = walled(walls, STATUS, &mut descriptors).into_vec();
-    let staged = assemble(
-        kit.bwrap()?.program.clone(),
-        argv,
-        descriptors,
-        launch_plan,
-        kit.leaf(plan)?,
-        scene.stdin,
-        script(plan),
-    )?;
+    let staged =
+        assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, kit.leaf()?, scene.stdin, script(plan))?;
     Ok(Staged { guarded, ..staged })
 }
 
@@ -197,7 +190,7 @@ pub(super) fn without_walls(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refu
     let mut descriptors = Descriptors::from(STATUS + 1);
     let root = Arc::clone(&workspace.root);
     let argv = bare(&kit.launch.path, &workspace.path, root, STATUS, &mut descriptors).into_vec();
-    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, kit.leaf(plan)?, scene.stdin, script(plan))
+    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, kit.leaf()?, scene.stdin, script(plan))
 }
 
 /// The stage without a namespace, where there are none to be had: launch keeps the command's processes together, a
@@ -214,7 +207,7 @@ pub(super) fn alone(kit: &Kit, scene: &Scene<'_>) -> Result<Staged, Refusal> {
         keeper: Keeper::Launch,
         ..Plan::default()
     };
-    alone_with(kit, launch_plan, kit.leaf(plan)?, scene.stdin, script(plan))
+    alone_with(kit, launch_plan, kit.leaf()?, scene.stdin, script(plan))
 }
 
 /// The stage for the canary, behind all walls, in a workspace of its own.
@@ -242,7 +235,8 @@ pub(super) fn canary(kit: &Kit, workspace: &Workspace, plan: &RunPlan, canary: C
         limits: &plan.limits,
     };
     let argv = walled(walls, STATUS, &mut descriptors).into_vec();
-    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, None, b"", None)
+    // In a group like a command: that launch gets in is tried with the rest.
+    assemble(kit.bwrap()?.program.clone(), argv, descriptors, launch_plan, kit.leaf()?, b"", None)
 }
 
 /// The stage for the same canary without any walls.

@@ -1,124 +1,192 @@
-//! A control group for each command, where the service was given a subtree and has put the executor into it: the one
-//! limit that counts memory which belongs to no process (tmpfs, memfds, shared mappings), and the whole tree.
+//! A control group for each command, where the service was given a subtree: the one limit that counts memory which
+//! belongs to no process (tmpfs, memfds, shared mappings), and the whole tree.
 //!
-//! The executor's own group is a leaf; the group above it is the account's to make more leaves in. Where that is not
-//! so there are none, and limits are those of processes. Where it is, a leaf that cannot be made is an error.
+//! The groups, their names and their limits are the service's; this account can change none of them, and neither can
+//! what it runs. It holds three descriptors of each, handed over with the answer to its hello: the group to look at,
+//! the place where a process moves itself in, and the lever that ends all in it. Where none came there are no groups,
+//! and limits are those of processes. Where they came, a command without one does not run.
 
 use std::{
-    fs::{self, File, OpenOptions},
-    io::{self, Write as _},
-    os::fd::OwnedFd,
-    path::{Path, PathBuf},
-    sync::Arc,
+    fs::File,
+    io::{self, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
 
-use nix::unistd::{AccessFlags, access};
-use salaam_core::{id::OperationId, limits::Limits};
+use nix::{
+    errno::Errno,
+    fcntl::{OFlag, openat},
+    sys::{
+        stat::Mode,
+        statfs::{CGROUP2_SUPER_MAGIC, fstatfs},
+    },
+};
 
-/// Where leaves are made.
+/// The group, its `cgroup.procs`, its `cgroup.kill`.
+const EACH: usize = 3;
+/// A command that is proven gone has left its group, or is about to within this time.
+const LEAVES_WITHIN: Duration = Duration::from_millis(500);
+/// The files that are read here have a line or a dozen.
+const MOST_READ: u64 = 4096;
+
+/// The groups that commands are put into, each empty or used by one.
 #[derive(Debug, Clone)]
-pub struct Cgroups {
-    above: PathBuf,
+pub struct Cgroups(Arc<Places>);
+
+#[derive(Debug)]
+struct Places {
+    controllers: Vec<&'static str>,
+    free: Mutex<Vec<Place>>,
+}
+
+#[derive(Debug)]
+struct Place {
+    group: OwnedFd,
+    door: Arc<OwnedFd>,
+    lever: OwnedFd,
 }
 
 impl Cgroups {
-    /// The group above this process's own, if leaves can be made in it.
-    pub fn find() -> Option<Self> {
-        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let own = place(&own, &mounts)?;
-        Self::at(own.parent()?)
+    /// The groups of these descriptors; none were handed = there are none.
+    ///
+    /// # Errors
+    /// What is no control group, or not three descriptors for each.
+    pub fn handed(doors: Vec<OwnedFd>) -> io::Result<Option<Self>> {
+        let wrong = |what| io::Error::new(io::ErrorKind::InvalidData, what);
+        if doors.is_empty() {
+            return Ok(None);
+        }
+        if !doors.len().is_multiple_of(EACH) {
+            return Err(wrong("not three descriptors for each group"));
+        }
+        for door in &doors {
+            if fstatfs(door)?.filesystem_type() != CGROUP2_SUPER_MAGIC {
+                return Err(wrong("what was handed over is no control group"));
+            }
+        }
+        let mut doors = doors.into_iter();
+        let mut free = Vec::new();
+        while let (Some(group), Some(door), Some(lever)) = (doors.next(), doors.next(), doors.next()) {
+            free.push(Place { group, door: Arc::new(door), lever });
+        }
+        let controllers = free.first().map(Place::controllers).unwrap_or_default();
+        Ok(Some(Self(Arc::new(Places { controllers, free: Mutex::new(free) }))))
     }
 
-    /// The group at `above`, if leaves can be made in it.
-    pub fn at(above: &Path) -> Option<Self> {
-        let write = |path: &Path| access(path, AccessFlags::W_OK).is_ok();
-        (write(above) && write(&above.join("cgroup.procs"))).then(|| Self { above: above.to_owned() })
-    }
-
-    /// A leaf for one command with its limits. Controllers that were not given are not there, and what was set is said.
-    pub fn leaf(&self, operation: OperationId, limits: &Limits) -> io::Result<Leaf> {
-        let path = self.above.join(operation.to_string());
-        fs::create_dir(&path)?;
-        // From here on it is removed whatever happens.
-        let mut leaf = Leaf { path, controllers: Vec::new() };
-        // /tmp and /dev/shm are memory as well, and have limits of their own.
-        let memory = limits.memory_bytes.saturating_add(limits.tmp_bytes.saturating_mul(2));
-        if leaf.set("memory.max", memory)? {
-            leaf.controllers.push("memory");
-            // What is swapped out is not counted: there is none.
-            leaf.set("memory.swap.max", 0)?;
-            // All of it or nothing: half a command is of no use.
-            leaf.set("memory.oom.group", 1)?;
+    /// A group for one command, in which nobody is.
+    ///
+    /// # Errors
+    /// `WouldBlock` where each is used.
+    pub fn leaf(&self) -> io::Result<Leaf> {
+        let until = Instant::now() + LEAVES_WITHIN;
+        loop {
+            let place = {
+                let mut free = self.0.lock();
+                let empty = free.iter().position(|place| !place.is_populated());
+                empty.map(|empty| free.swap_remove(empty))
+            };
+            if let Some(place) = place {
+                let before = place.killed_for_memory();
+                return Ok(Leaf { place: Some(place), places: Arc::clone(&self.0), before });
+            }
+            if Instant::now() >= until {
+                let why = "no control group is free: one of an earlier command still holds a process";
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, why));
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        // salaam-launch counts too.
-        if leaf.set("pids.max", limits.processes.saturating_add(1))? {
-            leaf.controllers.push("pids");
-        }
-        Ok(leaf)
     }
 }
 
-/// Where the process of this /proc/self/cgroup is, by this /proc/self/mountinfo.
-fn place(own: &str, mounts: &str) -> Option<PathBuf> {
-    let own = own.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let mounted = mounts.lines().find_map(|line| {
-        let (left, right) = line.split_once(" - ")?;
-        let mut fields = left.split(' ').skip(3);
-        let (root, at) = (fields.next()?, fields.next()?);
-        // Only the whole hierarchy: in another one the path above means something else.
-        (right.starts_with("cgroup2 ") && root == "/").then(|| PathBuf::from(at))
-    })?;
-    let inside = own.strip_prefix('/')?;
-    // In a group outside of one's own namespace it begins with `..`.
-    (!inside.is_empty() && !inside.split('/').any(|part| part == "..")).then(|| mounted.join(inside))
+impl Places {
+    fn lock(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// The group of one command; removed when dropped.
+impl Place {
+    fn read(&self, name: &str) -> io::Result<String> {
+        let file = openat(&self.group, name, OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let mut text = String::new();
+        File::from(file).take(MOST_READ).read_to_string(&mut text)?;
+        Ok(text)
+    }
+
+    /// What cannot be read may hold somebody.
+    fn is_populated(&self) -> bool {
+        !self.read("cgroup.events").is_ok_and(|events| events.lines().any(|line| line == "populated 0"))
+    }
+
+    /// How many processes of it the kernel has ended because memory was used up.
+    fn killed_for_memory(&self) -> u64 {
+        let events = self.read("memory.events").unwrap_or_default();
+        let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        kills.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// The controllers that limit it: what is set, not what there is.
+    fn controllers(&self) -> Vec<&'static str> {
+        let set = |name: &str| self.read(name).is_ok_and(|value| value.trim() != "max");
+        let known = [("memory", "memory.max"), ("pids", "pids.max"), ("cpu", "cpu.weight")];
+        known.into_iter().filter(|(_, file)| set(file)).map(|(controller, _)| controller).collect()
+    }
+
+    fn kill(&self) -> io::Result<()> {
+        match nix::unistd::write(self.lever.as_fd(), b"1") {
+            Ok(_) => Ok(()),
+            Err(Errno::ENODEV) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// The group of one command; free again when dropped.
 #[derive(Debug)]
 pub struct Leaf {
-    path: PathBuf,
-    /// The controllers by which it is limited.
-    pub controllers: Vec<&'static str>,
+    place: Option<Place>,
+    places: Arc<Places>,
+    before: u64,
 }
 
 impl Leaf {
-    /// What launch writes itself into, before anything of the command is.
+    /// What launch writes itself into, before anything of the command is. The kernel judges by who opened it, so it
+    /// lets in also who could not open it.
+    ///
+    /// # Errors
+    /// None is known.
     pub fn door(&self) -> io::Result<Arc<OwnedFd>> {
-        let procs = OpenOptions::new().write(true).open(self.path.join("cgroup.procs"))?;
-        Ok(Arc::new(procs.into()))
+        self.place.as_ref().map(|place| Arc::clone(&place.door)).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    /// Kills everything in it at once; an older kernel has no such lever, and then others are pulled.
+    /// The controllers by which it is limited.
+    pub fn controllers(&self) -> &[&'static str] {
+        &self.places.controllers
+    }
+
+    /// Kills everything in it at once.
     pub fn kill(&self) {
-        drop(self.set("cgroup.kill", 1));
+        if let Some(place) = &self.place
+            && let Err(error) = place.kill()
+        {
+            tracing::warn!(%error, "the control group of a command cannot be killed");
+        }
     }
 
     /// Whether the kernel has ended it because its memory was used up.
     pub fn ran_out_of_memory(&self) -> bool {
-        let events = fs::read_to_string(self.path.join("memory.events")).unwrap_or_default();
-        let kills = events.lines().find_map(|line| line.strip_prefix("oom_kill "));
-        kills.and_then(|count| count.trim().parse::<u64>().ok()).is_some_and(|count| count > 0)
-    }
-
-    /// Writes a setting; false where the file is not there.
-    fn set(&self, name: &str, value: u64) -> io::Result<bool> {
-        let mut file: File = match OpenOptions::new().write(true).open(self.path.join(name)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(error),
-        };
-        file.write_all(value.to_string().as_bytes())?;
-        Ok(true)
+        self.place.as_ref().is_some_and(|place| place.killed_for_memory() > self.before)
     }
 }
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        if fs::remove_dir(&self.path).is_err() {
-            // Somebody is still in it.
-            self.kill();
-            drop(fs::remove_dir(&self.path));
+        if let Some(place) = self.place.take() {
+            // Whoever is still in it was to be gone.
+            if place.is_populated() {
+                drop(place.kill());
+            }
+            self.places.lock().push(place);
         }
     }
 }
@@ -128,42 +196,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ones_own_group_is_found_only_where_the_whole_hierarchy_is() {
-        let mounts = "29 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw\n30 23 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n";
-        let of = |own: &str, mounts: &str| place(own, mounts);
-        let unit = "1:cpu:/x\n0::/system.slice/salaam.service/tools/executor\n";
-        let wanted = "/sys/fs/cgroup/system.slice/salaam.service/tools/executor";
-        assert_eq!(of(unit, mounts), Some(wanted.into()));
-        assert_eq!(of("0::/\n", mounts), None);
-        assert_eq!(of("0::/../x\n", mounts), None);
-        assert_eq!(of("1:cpu:/x\n", mounts), None);
-        assert_eq!(of(unit, &mounts.replace("0:26 / ", "0:26 /container ")), None);
-    }
-
-    #[test]
-    fn limits_are_set_where_their_controllers_are_and_said() {
-        let above = std::env::temp_dir().join(format!("salaam-cgroup-{}", std::process::id()));
-        fs::create_dir_all(&above).unwrap();
-        assert!(Cgroups::at(&above).is_none(), "no group");
-        fs::write(above.join("cgroup.procs"), "").unwrap();
-        let groups = Cgroups::at(&above).unwrap();
-        // The kernel fills a new group; here nobody does, so nothing is found and nothing said.
-        let limits = Limits { memory_bytes: 1 << 30, tmp_bytes: 1 << 20, processes: 100, ..Limits::default() };
-        let operation = OperationId::new(1, [9; 10]);
-        let leaf = groups.leaf(operation, &limits).unwrap();
-        assert_eq!(leaf.controllers, [] as [&str; 0]);
-        assert!(groups.leaf(operation, &limits).is_err(), "one a command");
-        for file in ["memory.max", "memory.swap.max", "pids.max", "cgroup.kill", "cgroup.procs"] {
-            fs::write(leaf.path.join(file), "").unwrap();
+    fn what_is_no_control_group_is_not_taken_for_one() {
+        let file = || OwnedFd::from(File::open("/dev/null").unwrap());
+        assert!(Cgroups::handed(Vec::new()).unwrap().is_none());
+        for number in [1, 2, 4] {
+            let error = Cgroups::handed((0..number).map(|_| file()).collect()).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData);
         }
-        assert!(leaf.set("memory.max", 5).unwrap() && !leaf.set("memory.oom.group", 1).unwrap());
-        assert_eq!(fs::read_to_string(leaf.path.join("memory.max")).unwrap(), "5");
-        assert!(!leaf.ran_out_of_memory());
-        fs::write(leaf.path.join("memory.events"), "low 0\noom 1\noom_kill 2\n").unwrap();
-        assert!(leaf.ran_out_of_memory());
-        leaf.kill();
-        assert_eq!(fs::read_to_string(leaf.path.join("cgroup.kill")).unwrap(), "1");
-        drop(leaf);
-        fs::remove_dir_all(&above).unwrap();
+        assert!(Cgroups::handed(vec![file(), file(), file()]).unwrap_err().to_string().contains("no control group"));
     }
 }
