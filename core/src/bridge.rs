@@ -13,9 +13,9 @@ use crate::{
 };
 
 /// The protocol spoken over the bridge. Both sides must speak the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
-/// How a build names itself: `0.1.0 (commit abcdef0, bridge 2)`.
+/// How a build names itself: `0.1.0 (commit abcdef0, bridge 3)`.
 pub fn build_name(number: &str, commit: &str) -> String {
     format!("{number} (commit {commit}, bridge {VERSION})")
 }
@@ -246,6 +246,8 @@ pub struct RunPlan {
     pub protected_paths: Vec<Vec<u8>>,
     /// Environment entries that the operator declared.
     pub environment: Vec<(String, String)>,
+    /// Somebody reads along: all output is to be sent, also what nobody keeps.
+    pub whole_output: bool,
 }
 
 /// What crosses beside the contents of an edit or of the files read for one: paths, digests, ids and framing.
@@ -356,12 +358,26 @@ crate::policy::word!(Stream { Stdout = "stdout", Stderr = "stderr" });
 pub enum RunEvent {
     /// All layers hold, exec is next.
     Spawned(Sandbox),
-    /// What the command wrote.
+    /// What the command wrote: all of it where the plan asks for that or all of it is kept, else the first bytes
+    /// that are kept and, after the last [`RunEvent::Beyond`], the last.
     Output(Stream, Vec<u8>),
+    /// The stream is longer than what is kept of it: from here on it is only counted and hashed.
+    Beyond(Beyond),
     /// Nothing took effect.
     Failed(Failure),
     /// The process ran and ended, with its whole tree.
     Exited(Box<Exit>),
+}
+
+/// What a stream comes to that is longer than what is kept of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beyond {
+    /// Of which.
+    pub stream: Stream,
+    /// What the command has written to it, from its beginning.
+    pub bytes: u64,
+    /// SHA-256 of all of it; absent = the stream goes on.
+    pub sha256: Option<Digest>,
 }
 
 /// How a command ended.

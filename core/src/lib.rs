@@ -18,6 +18,7 @@ pub mod event;
 pub mod git_config;
 pub mod id;
 pub mod instance;
+pub mod kept;
 pub mod limits;
 pub mod manifest;
 mod object;

@@ -1,7 +1,7 @@
 //! What the executor tells while a command runs.
 
 use salaam_core::{
-    bridge::{CHUNK_BYTES, Exit, RunEvent, Stream},
+    bridge::{Beyond, CHUNK_BYTES, Exit, RunEvent, Stream},
     result::{Changed, Guard, Usage},
 };
 
@@ -17,6 +17,7 @@ impl From<RunEvent> for wire::RunEvent {
             RunEvent::Output(stream, bytes) => {
                 wire::run_event::Event::Output(wire::Output { stream: stream.as_str().into(), bytes: bytes.into() })
             }
+            RunEvent::Beyond(beyond) => wire::run_event::Event::Beyond(beyond.into()),
             RunEvent::Failed(failure) => wire::run_event::Event::Failed(failure.into()),
             RunEvent::Exited(exit) => wire::run_event::Event::Exited((*exit).into()),
         };
@@ -37,9 +38,33 @@ impl TryFrom<wire::RunEvent> for RunEvent {
                 }
                 Ok(Self::Output(stream, bounds::bytes("output.bytes", &output.bytes, CHUNK_BYTES)?))
             }
+            wire::run_event::Event::Beyond(beyond) => Ok(Self::Beyond(beyond.try_into()?)),
             wire::run_event::Event::Failed(failure) => Ok(Self::Failed(failure.try_into()?)),
             wire::run_event::Event::Exited(exit) => Ok(Self::Exited(Box::new(exit.try_into()?))),
         }
+    }
+}
+
+impl From<Beyond> for wire::Beyond {
+    fn from(beyond: Beyond) -> Self {
+        Self {
+            stream: beyond.stream.as_str().into(),
+            bytes: beyond.bytes,
+            sha256: beyond.sha256.map(|sha256| sha256.as_bytes().to_vec().into()),
+        }
+    }
+}
+
+impl TryFrom<wire::Beyond> for Beyond {
+    type Error = WireError;
+
+    fn try_from(beyond: wire::Beyond) -> Result<Self, WireError> {
+        let sha256 = beyond.sha256.map(|sha256| bounds::digest("beyond.sha256", &sha256));
+        Ok(Self {
+            stream: bounds::word("beyond.stream", &beyond.stream)?,
+            bytes: beyond.bytes,
+            sha256: sha256.transpose()?,
+        })
     }
 }
 

@@ -69,6 +69,7 @@ impl From<RunPlan> for wire::RunPlan {
                 .into_iter()
                 .map(|(name, value)| wire::EnvironmentEntry { name, value })
                 .collect(),
+            whole_output: plan.whole_output,
         }
     }
 }
@@ -105,6 +106,7 @@ impl TryFrom<wire::RunPlan> for RunPlan {
                 bounds::relative_path("protected_paths", &path)
             })?,
             environment: bounds::plan_list("environment", plan.environment, environment)?,
+            whole_output: plan.whole_output,
         })
     }
 }

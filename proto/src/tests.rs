@@ -4,8 +4,9 @@ use prost::Message as _;
 use salaam_core::{
     bound::BoundFile,
     bridge::{
-        Action, Attempt, Attempted, CHUNK_BYTES, Exit, Greeting, Hello, MAX_PLAN_LIST, MAX_STDIN_BYTES, OpenWorkspace,
-        OpenedWorkspace, Prepare, Prepared, ProbeSandbox, RunEvent, RunInput, RunPlan, SandboxStatus, Stream,
+        Action, Attempt, Attempted, Beyond, CHUNK_BYTES, Exit, Greeting, Hello, MAX_PLAN_LIST, MAX_STDIN_BYTES,
+        OpenWorkspace, OpenedWorkspace, Prepare, Prepared, ProbeSandbox, RunEvent, RunInput, RunPlan, SandboxStatus,
+        Stream,
     },
     check::Check,
     command::{Command, MAX_ARGUMENT_BYTES},
@@ -55,6 +56,7 @@ fn plan() -> RunPlan {
         read_paths: vec![b"/opt/tool".to_vec()],
         protected_paths: vec![b".env".to_vec()],
         environment: vec![("CI".into(), "1".into())],
+        whole_output: true,
     }
 }
 
@@ -115,6 +117,9 @@ fn every_value_comes_back_as_it_went() {
     round::<_, wire::RunInput>(RunInput::Cancel);
     round::<_, wire::RunEvent>(RunEvent::Spawned(sandbox()));
     round::<_, wire::RunEvent>(RunEvent::Output(Stream::Stderr, vec![0xff; CHUNK_BYTES]));
+    for sha256 in [None, Some(Digest::of(b"x"))] {
+        round::<_, wire::RunEvent>(RunEvent::Beyond(Beyond { stream: Stream::Stdout, bytes: u64::MAX, sha256 }));
+    }
     round::<_, wire::RunEvent>(RunEvent::Failed(Failure { id: "stale-operand".into(), message: "m".into() }));
     round::<_, wire::RunEvent>(RunEvent::Exited(Box::new(exit())));
     let failure = Failure { id: "stale-operand".into(), message: "m".into() };
@@ -217,6 +222,13 @@ fn hostile_answers_are_refused() {
     assert!(output("stdout", vec![0; CHUNK_BYTES + 1]).is_err());
     assert!(output("stdin", vec![0]).is_err());
     assert!(output("stdout", vec![]).is_err());
+    let beyond = |stream: &str, sha256: Option<Vec<u8>>| {
+        let sha256 = sha256.map(Into::into);
+        event(wire::run_event::Event::Beyond(wire::Beyond { stream: stream.into(), bytes: 1, sha256 }))
+    };
+    assert!(beyond("stdout", Some(vec![0; 32])).is_ok());
+    assert!(beyond("stdin", None).is_err());
+    assert!(beyond("stdout", Some(vec![0; 31])).is_err());
     let spoil: &[fn(&mut wire::Exit)] = &[
         |e| e.signal = Some(9),
         |e| e.exit_code = Some(256),

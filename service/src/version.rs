@@ -7,7 +7,7 @@ use salaam_core::bridge;
 /// The package version alone, as in health.
 pub const NUMBER: &str = env!("CARGO_PKG_VERSION");
 
-/// `0.1.0 (commit abcdef0, bridge 2)`: what `--version` prints after the program's name, and what goes over
+/// `0.1.0 (commit abcdef0, bridge 3)`: what `--version` prints after the program's name, and what goes over
 /// the bridge.
 pub static BUILD: LazyLock<String> = LazyLock::new(|| bridge::build_name(NUMBER, env!("SALAAM_COMMIT")));
 

@@ -11,6 +11,7 @@ pub mod handed;
 pub mod landlock;
 pub mod peer;
 pub mod pidfd;
+pub mod priority;
 pub mod reap;
 pub mod segment;
 pub mod spawn;

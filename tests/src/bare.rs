@@ -5,7 +5,7 @@
 
 use std::{
     env,
-    ffi::{CString, OsStr},
+    ffi::{CString, OsStr, OsString},
     fs,
     io::{BufRead, BufReader, Read, Write},
     os::{
@@ -65,7 +65,8 @@ impl Bare {
         Self::doing(host, Path::new("/"), &all)
     }
 
-    fn doing(host: &Host, directory: &Path, words: &[&OsStr]) -> Self {
+    /// What the benchmark itself gives to [`serve`] for these words.
+    pub fn doing(host: &Host, directory: &Path, words: &[&OsStr]) -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let program = host.prefix.join(format!("bare-{number}"));
         let own = env::current_exe().expect("/proc is mounted");
@@ -96,7 +97,8 @@ impl Drop for Bare {
 }
 
 /// In a process that was started by [`Bare`]: does its work until nobody asks any more, and is true then.
-pub fn serve() -> bool {
+/// `more` knows what is done for words that are not known here.
+pub fn serve(more: impl FnOnce(&[OsString]) -> Box<dyn FnMut()>) -> bool {
     let words: Vec<_> = env::args_os().skip(1).collect();
     let Some((_, words)) = words.split_first().filter(|(first, _)| *first == BARE) else { return false };
     let mut once: Box<dyn FnMut()> = match words {
@@ -113,7 +115,7 @@ pub fn serve() -> bool {
                 Box::new(move || run(&mut command))
             }
         }
-        _ => panic!("nothing to do: {words:?}"),
+        other => more(other),
     };
     for _ in std::io::stdin().lines() {
         let start = Instant::now();

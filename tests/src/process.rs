@@ -1,11 +1,14 @@
 //! Processes as /proc shows them, found by account, and ended by pid.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+
+/// USER_HZ, which is 100 on every architecture that Linux runs on here.
+const TICKS_PER_SECOND: u64 = 100;
 
 /// One process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +84,16 @@ impl Process {
             rollup.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
         };
         Some((field("Rss:")?, field("Pss:")?))
+    }
+
+    /// The processor time that all its threads have used.
+    pub fn cpu(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).expect("it is there");
+        // The name, in parentheses, may hold anything; after it utime and stime are the 12th and 13th.
+        let after = stat.rsplit_once(')').expect("it has a name").1;
+        let ticks: u64 =
+            after.split_whitespace().skip(11).take(2).map(|ticks| ticks.parse::<u64>().expect("a number")).sum();
+        Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND)
     }
 
     /// SIGKILL. The caller found it under an account of this run, or as the sudo of one.

@@ -178,6 +178,7 @@ fn plan(stdin: Option<&[u8]>) -> wire::RunPlan {
         read_paths: vec![],
         protected_paths: vec![],
         environment: vec![],
+        whole_output: false,
     }
     .into()
 }

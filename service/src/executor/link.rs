@@ -10,6 +10,7 @@ use salaam_core::{
     },
     edit::{EditedFile, Expected},
     id::{OperationId, WorkspaceId},
+    kept::Kept,
     show,
 };
 use salaam_proto::{
@@ -27,6 +28,7 @@ use super::{
     end::{End, Tracked},
     error::BridgeError,
     running::Running,
+    streams::Streams,
 };
 
 /// Flow-control windows: with 64 KiB chunks, 16 of one command and 64 of all are under way.
@@ -234,6 +236,7 @@ impl Link {
     /// Sends the plan and the standard input; events follow from [`Running::next`].
     pub async fn run(&self, plan: RunPlan, stdin: Vec<u8>) -> Result<Running, BridgeError> {
         let limit = Duration::from_secs(plan.limits.command_seconds);
+        let streams = Streams::new((!plan.whole_output).then(|| Kept::of(plan.limits.output_bytes)));
         let plan = wire::RunInput::from(RunInput::Plan(Box::new(plan)));
         fits(salaam_proto::message_bytes(&plan))?;
         let chunks: Vec<wire::RunInput> =
@@ -244,7 +247,7 @@ impl Link {
         let input = tokio_stream::once(plan).chain(tokio_stream::iter(chunks)).chain(ReceiverStream::new(controls));
         let mut client = self.client.clone();
         let events = answered(&self.end, RUN, client.run(input)).await?;
-        Ok(Running::new(events, control, Arc::clone(&self.end), limit))
+        Ok(Running::new(events, control, Arc::clone(&self.end), streams, limit))
     }
 
     /// Has whole files read that only the executor's account can read; they come in the order asked.

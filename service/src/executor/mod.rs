@@ -14,6 +14,7 @@ mod notice;
 mod running;
 mod spawn;
 mod start;
+mod streams;
 mod supervise;
 
 pub use checks::reinstall;

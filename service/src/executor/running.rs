@@ -11,6 +11,7 @@ use super::{
     end::End,
     error::BridgeError,
     link::{failed, lost},
+    streams::Streams,
 };
 
 /// What the executor may take beyond a command's own time limit: TERM, its grace, KILL, the proof that the
@@ -24,6 +25,7 @@ pub struct Running {
     control: mpsc::Sender<wire::RunInput>,
     end: Arc<End>,
     stage: Stage,
+    streams: Streams,
     limit: Duration,
 }
 
@@ -42,9 +44,10 @@ impl Running {
         events: Streaming<wire::RunEvent>,
         control: mpsc::Sender<wire::RunInput>,
         end: Arc<End>,
+        streams: Streams,
         limit: Duration,
     ) -> Self {
-        Self { events, control, end, stage: Stage::Waiting, limit }
+        Self { events, control, end, stage: Stage::Waiting, streams, limit }
     }
 
     /// The next event; `Exited` or `Failed` is the last. May be dropped and called again.
@@ -98,10 +101,20 @@ impl Running {
             (Stage::Waiting, RunEvent::Spawned(_)) => {
                 Stage::Spawned { until: Instant::now() + self.limit + BEYOND_LIMIT }
             }
-            (spawned @ Stage::Spawned { .. }, RunEvent::Output(_, _)) => spawned,
-            (Stage::Waiting | Stage::Spawned { .. }, RunEvent::Failed(_))
-            | (Stage::Spawned { .. }, RunEvent::Exited(_)) => Stage::Over,
-            (Stage::Waiting, RunEvent::Output(_, _) | RunEvent::Exited(_)) => {
+            (spawned @ Stage::Spawned { .. }, RunEvent::Output(stream, bytes)) => {
+                self.streams.sent(*stream, bytes.len()).map_err(|why| self.impossible(why))?;
+                spawned
+            }
+            (spawned @ Stage::Spawned { .. }, RunEvent::Beyond(beyond)) => {
+                self.streams.beyond(beyond).map_err(|why| self.impossible(why))?;
+                spawned
+            }
+            (Stage::Waiting | Stage::Spawned { .. }, RunEvent::Failed(_)) => Stage::Over,
+            (Stage::Spawned { .. }, RunEvent::Exited(exit)) => {
+                self.streams.may_end(exit).map_err(|why| self.impossible(why))?;
+                Stage::Over
+            }
+            (Stage::Waiting, RunEvent::Output(_, _) | RunEvent::Beyond(_) | RunEvent::Exited(_)) => {
                 return Err(self.impossible("output or an exit before the command was spawned"));
             }
             (Stage::Spawned { .. }, RunEvent::Spawned(_)) => {
@@ -109,7 +122,11 @@ impl Running {
             }
             (
                 Stage::Over,
-                RunEvent::Spawned(_) | RunEvent::Output(_, _) | RunEvent::Failed(_) | RunEvent::Exited(_),
+                RunEvent::Spawned(_)
+                | RunEvent::Output(_, _)
+                | RunEvent::Beyond(_)
+                | RunEvent::Failed(_)
+                | RunEvent::Exited(_),
             ) => {
                 return Err(self.impossible("an event after the last"));
             }

@@ -162,6 +162,7 @@ fn plan() -> RunPlan {
         read_paths: vec![],
         protected_paths: vec![],
         environment: vec![],
+        whole_output: false,
     }
 }
 
@@ -195,7 +196,7 @@ async fn events(fake: Fake) -> (usize, Option<BridgeError>) {
     loop {
         match running.next().await {
             Ok(RunEvent::Exited(_) | RunEvent::Failed(_)) => return (count + 1, None),
-            Ok(RunEvent::Spawned(_) | RunEvent::Output(_, _)) => count += 1,
+            Ok(RunEvent::Spawned(_) | RunEvent::Output(_, _) | RunEvent::Beyond(_)) => count += 1,
             Err(error) => {
                 assert!(link.end().reason().is_some(), "the bridge is still open after {error}");
                 return (count, Some(error));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use salaam_core::{
-    bridge::{Edited, Exit, Stream},
+    bridge::{Beyond, Edited, Exit, Stream},
     canon,
     event::Kind,
     id::OperationId,
@@ -69,40 +69,54 @@ impl Outputs {
     }
 }
 
+/// What is told of the output.
+#[derive(Debug)]
+enum Piece {
+    Bytes(Stream, Vec<u8>),
+    Beyond(Beyond),
+}
+
 /// Writes output on a thread of its own, off the async ones.
 #[derive(Debug)]
 pub(super) struct Spooler {
-    chunks: mpsc::Sender<(Stream, Vec<u8>)>,
+    pieces: mpsc::Sender<Piece>,
     task: tokio::task::JoinHandle<Outputs>,
 }
 
 impl Spooler {
     /// `written` is told how much can be read, after each chunk.
     pub(super) fn start(store: &Store, operation: OperationId, cap: u64, written: watch::Sender<Written>) -> Self {
-        let (chunks, mut incoming) = mpsc::channel::<(Stream, Vec<u8>)>(MOST_SPOOLING);
+        let (pieces, mut incoming) = mpsc::channel::<Piece>(MOST_SPOOLING);
         let mut stdout = Keeper::new(store, operation, Stream::Stdout, cap);
         let mut stderr = Keeper::new(store, operation, Stream::Stderr, cap);
         let task = tokio::task::spawn_blocking(move || {
-            while let Some((stream, bytes)) = incoming.blocking_recv() {
-                match stream {
-                    Stream::Stdout => stdout.write(&bytes),
-                    Stream::Stderr => stderr.write(&bytes),
+            while let Some(piece) = incoming.blocking_recv() {
+                match piece {
+                    Piece::Bytes(Stream::Stdout, bytes) => stdout.write(&bytes),
+                    Piece::Bytes(Stream::Stderr, bytes) => stderr.write(&bytes),
+                    Piece::Beyond(beyond @ Beyond { stream: Stream::Stdout, .. }) => stdout.beyond(&beyond),
+                    Piece::Beyond(beyond @ Beyond { stream: Stream::Stderr, .. }) => stderr.beyond(&beyond),
                 }
                 written.send_replace(Written { stdout: stdout.spool.readable(), stderr: stderr.spool.readable() });
             }
             Outputs { stdout: stdout.finish(), stderr: stderr.finish() }
         });
-        Self { chunks, task }
+        Self { pieces, task }
     }
 
     pub(super) async fn write(&self, stream: Stream, bytes: Vec<u8>) {
         // The task ends only in `finish`, or by a panic, which `finish` reports.
-        drop(self.chunks.send((stream, bytes)).await);
+        drop(self.pieces.send(Piece::Bytes(stream, bytes)).await);
+    }
+
+    /// What a stream comes to that is not sent whole.
+    pub(super) async fn beyond(&self, beyond: Beyond) {
+        drop(self.pieces.send(Piece::Beyond(beyond)).await);
     }
 
     /// Waits until everything is on the disk.
     pub(super) async fn finish(self) -> Outputs {
-        drop(self.chunks);
+        drop(self.pieces);
         self.task.await.unwrap_or_else(|error| {
             let lost = || Stored {
                 output: Output::empty(),
@@ -133,6 +147,10 @@ impl Keeper {
         {
             self.error = Some(format!("output was not kept: {error}"));
         }
+    }
+
+    fn beyond(&mut self, beyond: &Beyond) {
+        self.spool.beyond(beyond.bytes, beyond.sha256);
     }
 
     fn finish(self) -> Stored {

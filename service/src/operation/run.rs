@@ -102,6 +102,7 @@ impl Owner {
             files: bound.files.clone(),
             read_paths: manifest.local_sandbox_read_paths.iter().map(|path| path.clone().into_bytes()).collect(),
             protected_paths: self.context.protected_paths(),
+            whole_output: self.follow,
             environment: manifest.environment.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         })
     }
@@ -167,6 +168,7 @@ impl Owner {
                         spooler.write(stream, bytes).await;
                         waiting = copy.map(|bytes| (stream, bytes));
                     }
+                    Ok(RunEvent::Beyond(beyond)) => spooler.beyond(beyond).await,
                     Ok(RunEvent::Exited(exit)) => return Ended::Exited(exit),
                     Ok(RunEvent::Failed(failure)) => return Ended::Failed(failure),
                     Err(BridgeError::Refused { id, message }) => return Ended::Failed(Failure { id, message }),

@@ -1,5 +1,8 @@
 //! Keeping the output of a command: head and tail in a file, all of it counted and hashed.
 //!
+//! A stream that is longer than what is kept of it is counted and hashed by the executor, which sends head and tail;
+//! what it says of the whole is its word, as everything about a command is.
+//!
 //! A blob is its head followed by its tail without a mark between them: the receipt says how much the stream had
 //! and how much was kept. A spool that is dropped unfinished leaves nothing; what a crash leaves is removed at the
 //! next start, since no receipt names it.
@@ -12,11 +15,14 @@ use std::{
 };
 
 use nix::libc::{O_CLOEXEC, O_NOFOLLOW, O_NONBLOCK};
-use salaam_core::{bridge::Stream, digest::Digest, id::OperationId, result::Output};
+use salaam_core::{
+    bridge::Stream,
+    digest::Digest,
+    id::OperationId,
+    kept::{Kept, Tail},
+    result::Output,
+};
 use sha2::{Digest as _, Sha256};
-
-/// The end of a stream that is kept in memory until the stream ends, of each stream under way.
-const MOST_TAIL_BYTES: u64 = 1 << 20;
 
 /// Receives one stream: counts and hashes all, keeps head and tail. Blocking; no file until the first byte.
 #[derive(Debug)]
@@ -28,24 +34,33 @@ pub struct Spool {
     kept_head: u64,
     bytes: u64,
     hash: Sha256,
+    beyond: Option<Whole>,
     /// Set by the first failure: what is written after a torn write would be glued to it.
     torn: Option<io::ErrorKind>,
     finished: bool,
 }
 
+/// What the executor says of a stream that it did not send whole.
+#[derive(Debug, Clone, Copy)]
+struct Whole {
+    bytes: u64,
+    /// Absent while it goes on.
+    sha256: Option<Digest>,
+}
+
 impl Spool {
     /// A spool into `blobs` that keeps `cap` bytes: the first, and of the last up to 1 MiB or half of `cap`.
     pub(super) fn new(blobs: &Path, operation: OperationId, stream: Stream, cap: u64) -> Self {
-        let tail = MOST_TAIL_BYTES.min(cap / 2);
+        let kept = Kept::of(cap);
         Self {
             path: blobs.join(name(operation, stream)),
             file: None,
-            head_room: cap - tail,
-            // At most 1 MiB.
-            tail: Tail::new(usize::try_from(tail).unwrap_or(0)),
+            head_room: kept.head,
+            tail: kept.tail(),
             kept_head: 0,
             bytes: 0,
             hash: Sha256::new(),
+            beyond: None,
             torn: None,
             finished: false,
         }
@@ -54,6 +69,10 @@ impl Spool {
     /// Takes the next bytes of the stream. After an error (a full disk) nothing more is kept, and every later
     /// call fails with the same kind, [`Spool::finish`] too: drop the spool, which removes the file.
     pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if let Some(Whole { sha256: Some(_), .. }) = self.beyond {
+            self.tail.push(bytes);
+            return Ok(());
+        }
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
         let room = usize::try_from(self.head_room - self.kept_head).unwrap_or(usize::MAX);
@@ -62,6 +81,12 @@ impl Spool {
         self.kept_head += head.len() as u64;
         self.tail.push(rest);
         Ok(())
+    }
+
+    /// Takes what the stream comes to that is not sent whole. With the digest it has ended: what is written now is
+    /// its end.
+    pub fn beyond(&mut self, bytes: u64, sha256: Option<Digest>) {
+        self.beyond = Some(Whole { bytes, sha256 });
     }
 
     /// How many bytes can be read from the blob while the stream goes on.
@@ -82,8 +107,13 @@ impl Spool {
             }
         }
         self.finished = true;
-        let sha256 = Digest::from_bytes(std::mem::take(&mut self.hash).finalize().into());
-        Ok(Output { bytes: self.bytes, sha256, kept, truncated: kept < self.bytes })
+        let received = Digest::from_bytes(std::mem::take(&mut self.hash).finalize().into());
+        // Of a stream that was cut off while it was only counted, the digest is that of what was received.
+        let (bytes, sha256) = match self.beyond {
+            Some(Whole { bytes, sha256 }) => (bytes, sha256.unwrap_or(received)),
+            None => (self.bytes, received),
+        };
+        Ok(Output { bytes, sha256, kept, truncated: kept < bytes })
     }
 
     fn keep(&mut self, bytes: &[u8]) -> io::Result<()> {
@@ -120,58 +150,6 @@ impl Drop for Spool {
             // Should this fail, the next start removes it.
             let _left = fs::remove_file(&self.path);
         }
-    }
-}
-
-/// The last bytes of a stream, in a ring.
-#[derive(Debug)]
-struct Tail {
-    ring: Vec<u8>,
-    most: usize,
-    /// Where the oldest byte is, once the ring is full.
-    oldest: usize,
-}
-
-impl Tail {
-    const fn new(most: usize) -> Self {
-        Self { ring: Vec::new(), most, oldest: 0 }
-    }
-
-    const fn len(&self) -> usize {
-        self.ring.len()
-    }
-
-    fn push(&mut self, bytes: &[u8]) {
-        let (_, bytes) = bytes.split_at_checked(bytes.len().saturating_sub(self.most)).unwrap_or((&[], bytes));
-        let growth = bytes.len().min(self.most - self.ring.len());
-        let (grow, turn) = bytes.split_at_checked(growth).unwrap_or((bytes, &[]));
-        self.ring.extend_from_slice(grow);
-        self.overwrite(turn);
-    }
-
-    /// Replaces the oldest bytes of a full ring.
-    fn overwrite(&mut self, bytes: &[u8]) {
-        let to_end = self.ring.len().saturating_sub(self.oldest);
-        let (first, second) = bytes.split_at_checked(to_end).unwrap_or((bytes, &[]));
-        copy_at(&mut self.ring, self.oldest, first);
-        copy_at(&mut self.ring, 0, second);
-        if self.most > 0 {
-            self.oldest = (self.oldest + bytes.len()) % self.most;
-        }
-    }
-
-    /// What it holds, older part first.
-    fn take(&mut self) -> (Vec<u8>, Vec<u8>) {
-        let mut newer = std::mem::take(&mut self.ring);
-        let older = newer.split_off(self.oldest.min(newer.len()));
-        self.oldest = 0;
-        (older, newer)
-    }
-}
-
-fn copy_at(ring: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = ring.get_mut(at..at.saturating_add(bytes.len())) {
-        place.copy_from_slice(bytes);
     }
 }
 

@@ -58,7 +58,7 @@ fn answering(lines: Vec<Value>) -> Fake {
 fn the_version_names_commit_and_bridge() {
     let out = ran(&Fake::absent(), "--version");
     let shown = text(&out.stdout);
-    assert!(shown.starts_with("salaam 0.1.0 (commit ") && shown.ends_with(", bridge 2)\n"), "{shown}");
+    assert!(shown.starts_with("salaam 0.1.0 (commit ") && shown.ends_with(", bridge 3)\n"), "{shown}");
 }
 
 #[test]

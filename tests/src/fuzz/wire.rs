@@ -95,6 +95,7 @@ fn plan() -> RunPlan {
         read_paths: vec![b"/opt/tool".to_vec()],
         protected_paths: vec![b".env".to_vec()],
         environment: vec![("CI".into(), "1".into())],
+        whole_output: false,
     }
 }
 
@@ -141,7 +142,15 @@ fn bridge_samples() -> Vec<Vec<u8>> {
     };
     let exit = bridge::Exit { exit_code: Some(3), proven_gone: true, ..bridge::Exit::default() };
     let samples: Vec<(u8, Vec<u8>)> = vec![
-        (0, wire::HelloRequest::from(Greeting { bridge_version: 2, build: "b".into(), epoch: 1 }).encode_to_vec()),
+        (
+            0,
+            wire::HelloRequest::from(Greeting {
+                bridge_version: salaam_core::bridge::VERSION,
+                build: "b".into(),
+                epoch: 1,
+            })
+            .encode_to_vec(),
+        ),
         (
             8,
             wire::PrepareRequest::from(Prepare {

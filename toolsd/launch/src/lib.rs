@@ -20,6 +20,10 @@ pub mod descriptor {
     pub const CGROUP: i32 = 7;
 }
 
+/// The priority of a command, and of what toolsd does for one that nobody waits for: below what services and shells
+/// have, above what is meant to run only when nothing else does.
+pub const COMMAND_NICENESS: i32 = 5;
+
 /// What toolsd writes on the control pipe, a byte each. Its end closing means: end everything.
 pub mod control {
     /// Go on: toolsd holds the namespace by descriptor now.

@@ -2,9 +2,8 @@
 //! service, and with nothing by which it could take more than its turn.
 
 use nix::{errno::Errno, libc};
+use salaam_launch::COMMAND_NICENESS;
 
-/// Below what services and shells have, above what is meant to run only when nothing else does.
-const NICENESS: i32 = 5;
 /// What the kernel gives a process that never asked (prctl(2), PR_SET_TIMERSLACK).
 const TIMER_SLACK_NS: libc::c_ulong = 50_000;
 /// No randomised addresses switched off, no executable data: personality(2).
@@ -27,7 +26,7 @@ pub(crate) fn ordinary() -> Result<(), Errno> {
     // A command that takes every processor leaves the executor and others their turn. Less than this account has can
     // always be asked for; where it is had already, so be it.
     // SAFETY: takes integers.
-    let lower = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }.max(NICENESS);
+    let lower = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }.max(COMMAND_NICENESS);
     // SAFETY: as above.
     let _ = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, lower) };
     Ok(())

@@ -97,6 +97,7 @@ pub(super) mod tests {
             read_paths: Vec::new(),
             protected_paths: Vec::new(),
             environment: Vec::new(),
+            whole_output: false,
         }
     }
 

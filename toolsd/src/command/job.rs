@@ -7,8 +7,9 @@ use std::{
 
 use nix::errno::Errno;
 use salaam_core::{
-    bridge::{Exit, RunEvent, Stream},
+    bridge::{Exit, RunEvent, RunPlan, Stream},
     command::Command,
+    kept::Kept,
     result::{Changed, Guard, Sandbox, Usage},
 };
 use salaam_launch::report::{Ended, Enforcement, Layers, Record, Step};
@@ -28,7 +29,7 @@ use super::{
     vigil::{Guarded, Present},
 };
 use crate::{
-    output,
+    output::{self, Wanted, Way},
     sandbox::{Diagnosis, Host, diagnose, knobs},
     scan::{self, Settled},
     supervise::{Gone, Leaf, Spawner, StartError, Tree},
@@ -117,7 +118,8 @@ pub(super) async fn run(
     let (gone_now, gone) = watch::channel(false);
     let mut readers = JoinSet::new();
     for (pipe, stream) in [(stdout, Stream::Stdout), (stderr, Stream::Stderr)] {
-        readers.spawn(output::forward(pipe, stream, events.clone(), gone.clone()));
+        let way = Way { stream, wanted: wanted(scene.plan), events: events.clone() };
+        readers.spawn(output::forward(pipe, way, gone.clone()));
     }
 
     let watched = watch_over(&mut tree, scene, since, began, events, ends, asked).await;
@@ -169,6 +171,11 @@ pub(super) async fn run(
     // A look that died says nothing, and says so.
     Settled { changed: exit.changed, quarantined: exit.quarantined } = looked.await.unwrap_or_default();
     Ok(exit)
+}
+
+/// What is kept of its output is sent; all of it where somebody reads along.
+const fn wanted(plan: &RunPlan) -> Wanted {
+    if plan.whole_output { Wanted::Whole } else { Wanted::Kept(Kept::of(plan.limits.output_bytes)) }
 }
 
 async fn stand(

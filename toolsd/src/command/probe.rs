@@ -158,6 +158,7 @@ fn plan(landlock: Landlock) -> RunPlan {
         read_paths: Vec::new(),
         protected_paths: Vec::new(),
         environment: Vec::new(),
+        whole_output: false,
     }
 }
 

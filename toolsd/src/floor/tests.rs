@@ -135,6 +135,7 @@ fn plan() -> RunPlan {
         read_paths: vec![],
         protected_paths: vec![],
         environment: vec![],
+        whole_output: false,
     }
 }
 

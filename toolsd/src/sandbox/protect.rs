@@ -24,7 +24,7 @@ use crate::beneath;
 /// reads the whole mount table for every one.
 pub const MAX_MOUNTS: usize = 64;
 /// Of these, for submodules and linked worktrees, of which a repository may have hundreds: a start must not take
-/// longer for it.
+/// longer for it. Where there are more than this, none has a mount: those of a few would keep none of the others.
 const MAX_NESTED_MOUNTS: usize = 8;
 
 /// One mount over a path of the workspace, parents first.
@@ -98,8 +98,10 @@ pub fn protected(
         }
     }
     let most = MAX_MOUNTS.min(mounts.found.len() + MAX_NESTED_MOUNTS);
-    for nested in place.nested(&repository)? {
-        if mounts.found.len() >= most {
+    let nested = place.nested(&repository)?;
+    let few = nested.len() <= MAX_NESTED_MOUNTS;
+    for nested in nested {
+        if !few || mounts.found.len() >= most {
             mounts.rest.scanned += 1;
             continue;
         }
@@ -440,21 +442,26 @@ mod tests {
     #[test]
     fn there_are_never_more_mounts_than_the_limit() {
         let root = scratch("many");
-        for number in 0..200 {
+        let make = |number: usize| {
             let module = root.join(format!(".git/modules/{number}"));
             std::fs::create_dir_all(module.join("hooks")).unwrap();
             std::fs::write(module.join("HEAD"), "").unwrap();
             std::fs::create_dir_all(root.join(format!(".git/worktrees/{number}"))).unwrap();
             std::fs::write(root.join(format!(".git/worktrees/{number}/commondir")), "../..\n").unwrap();
-        }
+        };
+        (0..4).for_each(make);
         std::fs::create_dir_all(root.join(".git/hooks")).unwrap();
         let opened = open(&root, OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
-        let found = protected(opened.as_fd(), Path::new("/srv/x"), &[], &[]).unwrap();
+        let few = protected(opened.as_fd(), Path::new("/srv/x"), &[], &[]).unwrap();
+        (4..200).for_each(make);
+        let many = protected(opened.as_fd(), Path::new("/srv/x"), &[], &[]).unwrap();
         std::fs::remove_dir_all(&root).unwrap();
-        let of_the_root = found.mounts.iter().filter(|mount| mount.path == Path::new(".git/hooks") && mount.read_only);
-        assert_eq!(of_the_root.count(), 1);
-        assert!((6..=2 + MAX_NESTED_MOUNTS).contains(&found.mounts.len()), "{}", found.mounts.len());
-        assert!(found.scanned > 350, "the rest is counted: {}", found.scanned);
+        for found in [&few, &many] {
+            let hooks = |mount: &&Protected| mount.path == Path::new(".git/hooks") && mount.read_only;
+            assert_eq!(found.mounts.iter().filter(hooks).count(), 1);
+        }
+        assert!((6..=2 + MAX_NESTED_MOUNTS).contains(&few.mounts.len()), "{}", few.mounts.len());
+        assert_eq!((many.mounts.len(), many.scanned), (2, 400), "so many that all are left to the look");
     }
 
     #[test]

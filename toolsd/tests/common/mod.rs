@@ -13,7 +13,7 @@ use std::{
 };
 
 use salaam_core::{
-    bridge::{Exit, RunEvent, RunPlan, Stream},
+    bridge::{Beyond, Exit, RunEvent, RunPlan, Stream},
     command::Command,
     digest::Digest,
     id::{OperationId, WorkspaceId},
@@ -121,6 +121,7 @@ pub(crate) struct Outcome {
     pub(crate) sandbox: Option<Sandbox>,
     pub(crate) stdout: Vec<u8>,
     pub(crate) stderr: Vec<u8>,
+    pub(crate) beyond: Vec<Beyond>,
     pub(crate) exit: Option<Exit>,
     pub(crate) failure: Option<Failure>,
 }
@@ -187,6 +188,7 @@ impl Bench {
             read_paths: Vec::new(),
             protected_paths: Vec::new(),
             environment: Vec::new(),
+            whole_output: false,
         }
     }
 
@@ -262,6 +264,7 @@ pub(crate) async fn collect(mut events: mpsc::Receiver<RunEvent>) -> Outcome {
             RunEvent::Spawned(sandbox) => outcome.sandbox = Some(sandbox),
             RunEvent::Output(Stream::Stdout, bytes) => outcome.stdout.extend(bytes),
             RunEvent::Output(Stream::Stderr, bytes) => outcome.stderr.extend(bytes),
+            RunEvent::Beyond(beyond) => outcome.beyond.push(beyond),
             RunEvent::Failed(failure) => outcome.failure = Some(failure),
             RunEvent::Exited(exit) => outcome.exit = Some(*exit),
         }

@@ -154,3 +154,27 @@ async fn disk_use_counts_database_and_blobs() {
     assert!(before.database > 0 && before.free > 0);
     store.close().await;
 }
+
+#[tokio::test]
+async fn of_a_stream_that_was_not_sent_whole_the_executors_word_stands_beside_what_was_kept() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let whole = stream(5000);
+    let mut spool = store.spool(operation_id(1), Stream::Stdout, 16);
+    spool.write(&whole[..8]).unwrap();
+    spool.beyond(3000, None);
+    spool.beyond(5000, Some(Digest::of(&whole)));
+    spool.write(&whole[4992..4995]).unwrap();
+    spool.write(&whole[4995..]).unwrap();
+    let output = Output { bytes: 5000, sha256: Digest::of(&whole), kept: 16, truncated: true };
+    assert_eq!(spool.finish().unwrap(), output);
+    assert_eq!(kept(&store, 1).unwrap(), [&whole[..8], &whole[4992..]].concat());
+
+    // The executor was lost in between: there is more than was received, and the digest is of that.
+    let mut spool = store.spool(operation_id(2), Stream::Stdout, 16);
+    spool.write(&whole[..8]).unwrap();
+    spool.beyond(3000, None);
+    let output = Output { bytes: 3000, sha256: Digest::of(&whole[..8]), kept: 8, truncated: true };
+    assert_eq!(spool.finish().unwrap(), output);
+    store.close().await;
+}
