@@ -27,7 +27,7 @@ use super::{
 /// Carries it out; the exit code is the command's, or one of Salaam's ([`exit`]).
 pub(super) async fn run(run: Run, stdin: Option<Vec<u8>>, client: &Client, out: Out) -> u8 {
     let detach = run.detach;
-    let mut attached = Attached { client, out, yes: run.yes, operation: None, result: None };
+    let mut attached = Attached { client, out, yes: run.yes, operation: None, result: None, cut: None };
     let interrupted = pin!(tokio::signal::ctrl_c());
     let whole = async {
         let proposal = proposal(client, run, stdin).await?;
@@ -57,7 +57,7 @@ pub(super) async fn run(run: Run, stdin: Option<Vec<u8>>, client: &Client, out: 
 
 /// Puts a proposal that is no command to `path`, asks like [`run`] does, and gives the result of what completed.
 pub(super) async fn propose(client: &Client, out: Out, path: &str, body: &Value, yes: bool) -> Result<Value, Trouble> {
-    let mut attached = Attached { client, out, yes, operation: None, result: None };
+    let mut attached = Attached { client, out, yes, operation: None, result: None, cut: None };
     let result = attached.result_of(path, body).await?;
     match state(&result)? {
         State::Completed => Ok(result),
@@ -83,6 +83,8 @@ struct Attached<'a> {
     yes: bool,
     operation: Option<String>,
     result: Option<Value>,
+    /// What the service said when it cut the output, which was not read.
+    cut: Option<Value>,
 }
 
 impl Attached<'_> {
@@ -92,7 +94,10 @@ impl Attached<'_> {
             self.out.object(&result)?;
         }
         let trouble = match code(&result) {
-            Ok(code) => return Ok(code),
+            Ok(code) => match self.cut.take().filter(|_| !self.out.json) {
+                Some(cut) => incomplete(&cut, code),
+                None => return Ok(code),
+            },
             Err(trouble) => trouble,
         };
         // With --json the result object says it all, and only the id is still owed.
@@ -134,6 +139,8 @@ impl Attached<'_> {
                 if !self.out.json {
                     pass(output, &mut stdout, &mut stderr)?;
                 }
+            } else if let Some(cut) = event.get("cut") {
+                self.cut = Some(cut.clone());
             } else if let Some(result) = event.get("result") {
                 self.operation = Some(at(result, "/operation"));
                 self.result = Some(result.clone());
@@ -246,6 +253,12 @@ fn pass(output: &Value, stdout: &mut Passage, stderr: &mut Passage) -> Result<()
             why: "it is of no known stream".into(),
         }),
     }
+}
+
+/// What was printed is not all of it, so the command's own code would say too much.
+fn incomplete(cut: &Value, code: u8) -> Trouble {
+    let message = format!("{}; the command ended with {code}", at(cut, "/message"));
+    Trouble::Refused { id: "output-cut".into(), status: 0, message, fix: at(cut, "/fix"), checks: Vec::new() }
 }
 
 fn timed_out(result: &Value) -> bool {

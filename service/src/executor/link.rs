@@ -31,9 +31,11 @@ use super::{
     streams::Streams,
 };
 
-/// Flow-control windows: with 64 KiB chunks, 16 of one command and 64 of all are under way.
+/// Flow-control windows: with 64 KiB chunks, 16 of one command are under way. What nobody takes stays in its stream's
+/// window and counts against the connection's too, so that one has room for all 64 commands at once and as much for
+/// every other answer: none is held up by a follower of somebody else's command that does not read.
 const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 80 << 20;
 /// One HTTP/2 frame: a chunk of output and its frame.
 const FRAME_BYTES: u32 = 128 << 10;
 /// Answer headers; a refusal's details are in them, in base64.

@@ -367,6 +367,8 @@ pub enum Progress {
     Approval(Approval),
     /// A piece of output.
     Output(Piece),
+    /// Its reader took none of the output for half a minute: no more of it comes, the command and its record go on.
+    Cut(Cut),
     /// The end.
     Result(OperationResult),
     /// It ended without a receipt.
@@ -380,6 +382,15 @@ pub struct Piece {
     pub stream: String,
     /// The bytes.
     pub base64: String,
+}
+
+/// The output is cut here.
+#[derive(Debug, ToSchema)]
+pub struct Cut {
+    /// What happened.
+    pub message: String,
+    /// Where the rest is.
+    pub fix: String,
 }
 
 /// One event of the journal.

@@ -256,6 +256,7 @@ fn owner(
         weight: Vec::new(),
         pass: None,
         follow: false,
+        cut: None,
         started: std::time::Instant::now(),
         timing: salaam_core::result::Timing::default(),
     };

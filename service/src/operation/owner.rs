@@ -70,6 +70,8 @@ pub(super) struct Owner {
     pub pass: Option<Pass>,
     /// Whether the proposer takes the output as it comes.
     pub follow: bool,
+    /// What a proposer that did not read is still to be told.
+    pub cut: Option<Progress>,
     pub started: Instant,
     pub timing: Timing,
 }
@@ -111,6 +113,7 @@ pub(super) enum Fate {
 /// What is left of an owner whose operation is over.
 #[derive(Debug)]
 pub(super) struct Farewell {
+    cut: Option<Progress>,
     last: Progress,
     fate: Fate,
     progress: mpsc::Sender<Progress>,
@@ -136,9 +139,16 @@ impl Farewell {
             // Whoever asked may be gone.
             let _ = waiting.send(());
         }
+        let words = async {
+            for word in self.cut.into_iter().chain([self.last]) {
+                if self.progress.send(word).await.is_err() {
+                    break;
+                }
+            }
+        };
         tokio::select! {
             biased;
-            _ = self.progress.send(self.last) => {}
+            () = words => {}
             () = until => {}
         }
     }
@@ -164,7 +174,7 @@ impl Owner {
                 (Progress::Refused(refusal), fate)
             }
         };
-        Farewell { last, fate, progress: self.progress, waiting: self.ears.waiting, pass: self.pass }
+        Farewell { cut: self.cut, last, fate, progress: self.progress, waiting: self.ears.waiting, pass: self.pass }
     }
 
     /// Gives back what the executor holds for this operation, which will not run.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use salaam_core::{
     bound::{Arguments, Bound},
-    bridge::{Edited, Exit, RunEvent, RunPlan, Stream},
+    bridge::{Edited, Exit, RunEvent, RunPlan},
     operation::{CancelCause, State},
     policy::Unsandboxed,
     result::{Failure, Sandbox},
@@ -53,8 +53,12 @@ pub(super) struct Seen {
     pub settled: Option<Value>,
 }
 
-/// A chunk that the proposer has not taken yet; the command waits as long.
-type Waiting = Option<(Stream, Vec<u8>)>;
+/// How long a proposer may take none of the output before it is let go: long enough for a host that swaps and for a
+/// person who turns a page, and far below what a command may take. Until then the command waits, and has its slot.
+const UNREAD: Duration = Duration::from_secs(30);
+
+/// What the proposer has not taken yet: a chunk, for which the command waits, or word that no more will come.
+type Waiting = Option<Progress>;
 
 impl Owner {
     /// Sends the command, follows it, and commits the receipt.
@@ -118,6 +122,8 @@ impl Owner {
         let limit = Duration::from_secs(bound.policy.limits.command_seconds).saturating_add(OVERDUE);
         let overdue = tokio::time::sleep(limit);
         tokio::pin!(overdue);
+        let unread = tokio::time::sleep(UNREAD);
+        tokio::pin!(unread);
         let mut waiting: Waiting = None;
         let mut asked_to_end = false;
         let mut unheard = false;
@@ -148,12 +154,19 @@ impl Owner {
                         let what = if asked_to_end { "did not end it when asked" } else { "did not end it at its time limit" };
                         return Ended::Unknown(format!("the executor {what}"));
                     }
-                    // A proposer that does not read may have held up the executor's last word: it is not waited for.
+                    // A proposer that reads slowly may have held up the executor's last word: it is not waited for.
                     unheard = true;
-                    waiting = None;
+                    self.cut = waiting.take().map(|_| Progress::Cut);
                     overdue.as_mut().reset(tokio::time::Instant::now() + OVERDUE);
                 }
                 taken = offer(&self.progress, &mut waiting), if waiting.is_some() => if !taken { waiting = None },
+                () = &mut unread, if waiting.is_some() => {
+                    tracing::info!(operation = %self.id, "its proposer does not read; it goes on without");
+                    unheard = true;
+                    waiting = None;
+                    self.cut = Some(Progress::Cut);
+                }
+                told = offer(&self.progress, &mut self.cut), if self.cut.is_some() => if !told { self.cut = None },
                 event = running.next(), if waiting.is_none() => match event {
                     Ok(RunEvent::Spawned(sandbox)) => {
                         self.timing.spawned = Some(self.elapsed());
@@ -166,7 +179,8 @@ impl Owner {
                         let forward = self.follow && !unheard && !self.progress.is_closed();
                         let copy = forward.then(|| bytes.clone());
                         spooler.write(stream, bytes).await;
-                        waiting = copy.map(|bytes| (stream, bytes));
+                        waiting = copy.map(|bytes| Progress::Output(stream, bytes));
+                        unread.as_mut().reset(tokio::time::Instant::now() + UNREAD);
                     }
                     Ok(RunEvent::Beyond(beyond)) => spooler.beyond(beyond).await,
                     Ok(RunEvent::Exited(exit)) => return Ended::Exited(exit),
@@ -195,12 +209,12 @@ impl Owner {
     }
 }
 
-/// Gives the waiting chunk to the proposer as soon as there is room; false = nobody is there. Cancel-safe:
-/// the chunk stays until there is room.
+/// Gives what waits to the proposer as soon as there is room; false = nobody is there. Cancel-safe: it stays until
+/// there is room.
 async fn offer(progress: &mpsc::Sender<Progress>, waiting: &mut Waiting) -> bool {
     let Ok(room) = progress.reserve().await else { return false };
-    if let Some((stream, bytes)) = waiting.take() {
-        room.send(Progress::Output(stream, bytes));
+    if let Some(progress) = waiting.take() {
+        room.send(progress);
     }
     true
 }

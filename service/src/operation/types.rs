@@ -72,6 +72,8 @@ pub enum Progress {
     Proposed(Value),
     /// What the command wrote.
     Output(Stream, Vec<u8>),
+    /// The proposer took none of it for too long: what follows is only kept.
+    Cut,
     /// The result object with its text, or the operation object if it ended undispatched. Both have
     /// `operation` and `state`.
     Result(Value),

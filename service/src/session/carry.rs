@@ -153,7 +153,7 @@ async fn follow(store: &Store, errand: &Errand, mut attached: Attached) -> Resul
     let mut refusal = None;
     loop {
         match attached.next().await {
-            Some(Progress::Proposed(_) | Progress::Output(..)) => {}
+            Some(Progress::Proposed(_) | Progress::Output(..) | Progress::Cut) => {}
             Some(Progress::Result(_)) | None => break,
             Some(Progress::Refused(refused)) => {
                 refusal = Some(refused);

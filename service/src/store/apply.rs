@@ -124,10 +124,9 @@ fn insert_operation(connection: &Connection, row: &OperationRow) -> Result<(), F
     }
     connection
         .prepare_cached(
-            "INSERT INTO operations (id, approval, session, workspace, kind, state, binding, bound, display, flags,
-             requested, expires, decided_by, comment, result, turn, call, reconciled,
-             again)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+            "INSERT INTO operations (id, approval, session, workspace, kind, state, binding, flags, requested, expires,
+             decided_by, comment, result, turn, call, reconciled)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
         )?
         .execute(params![
             row.id.to_string(),
@@ -137,8 +136,6 @@ fn insert_operation(connection: &Connection, row: &OperationRow) -> Result<(), F
             row.kind.as_str(),
             row.state.as_str(),
             row.binding.to_string(),
-            row.bound.to_string(),
-            row.display,
             Value::from(row.flags.clone()).to_string(),
             row.requested.as_micros(),
             row.expires.as_micros(),
@@ -148,8 +145,15 @@ fn insert_operation(connection: &Connection, row: &OperationRow) -> Result<(), F
             row.call.map(|call| call.turn.cast_signed()),
             row.call.map(|call| call.call.cast_signed()),
             row.reconciled.as_ref().map(Value::to_string),
-            row.again.as_ref().map(Value::to_string),
         ])?;
+    connection.prepare_cached("INSERT INTO asked (number, bound, display, again) VALUES (?1, ?2, ?3, ?4)")?.execute(
+        params![
+            connection.last_insert_rowid(),
+            row.bound.to_string(),
+            row.display,
+            row.again.as_ref().map(Value::to_string),
+        ],
+    )?;
     Ok(())
 }
 

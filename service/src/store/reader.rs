@@ -131,7 +131,7 @@ pub(super) fn operation(
     key: &str,
 ) -> rusqlite::Result<Option<OperationRow>> {
     connection
-        .prepare_cached(&format!("SELECT {OPERATION} FROM operations WHERE {column} = ?1"))?
+        .prepare_cached(&format!("SELECT {OPERATION} WHERE {column} = ?1"))?
         .query_row([key], operation_row)
         .optional()
 }
@@ -143,7 +143,7 @@ pub(super) fn operations(connection: &Connection, query: &OperationQuery) -> rus
     let before = query.before.map(|id| id.to_string());
     let states: Vec<_> = query.states.iter().map(|state| state.as_str()).collect();
     let limit = rows_of(query.limit);
-    let mut sql = format!("SELECT {OPERATION} FROM operations WHERE true");
+    let mut sql = format!("SELECT {OPERATION} WHERE true");
     let mut values: Vec<&dyn ToSql> = Vec::new();
     if !states.is_empty() {
         sql.push_str(&format!(" AND state IN ({})", vec!["?"; states.len()].join(", ")));
@@ -158,10 +158,10 @@ pub(super) fn operations(connection: &Connection, query: &OperationQuery) -> rus
         values.push(workspace);
     }
     if let Some(before) = &before {
-        sql.push_str(" AND number < (SELECT number FROM operations WHERE id = ?)");
+        sql.push_str(" AND operations.number < (SELECT number FROM operations WHERE id = ?)");
         values.push(before);
     }
-    sql.push_str(" ORDER BY number DESC LIMIT ?");
+    sql.push_str(" ORDER BY operations.number DESC LIMIT ?");
     values.push(&limit);
     let mut statement = connection.prepare_cached(&sql)?;
     let mut rows = statement.query(values.as_slice())?;
@@ -317,9 +317,10 @@ pub(super) fn may_be_undone(connection: &Connection, operation: OperationId) -> 
 
 /// `bound`, `display` and `result`.
 const LONG_COLUMNS: [usize; 3] = [7, 8, 14];
-/// The columns of [`operation_row`], in its order.
+/// The columns of [`operation_row`], in its order, and where they are.
 const OPERATION: &str = "id, approval, session, workspace, kind, state, binding, bound, display, flags, requested, \
-                         expires, decided_by, comment, result, turn, call, reconciled, again";
+                         expires, decided_by, comment, result, turn, call, reconciled, again \
+                         FROM operations LEFT JOIN asked USING (number)";
 
 fn operation_row(row: &Row<'_>) -> rusqlite::Result<OperationRow> {
     let binding: Digest = parsed(row, 6)?;

@@ -20,7 +20,7 @@ use super::error::StoreError;
 /// "Slm1": marks the file as ours in its header (PRAGMA application_id).
 const APPLICATION_ID: i64 = 0x536c_6d31;
 /// The form of the tables (PRAGMA user_version).
-const FORM: i64 = 2;
+const FORM: i64 = 3;
 /// The oldest form that is brought to [`FORM`].
 const OLDEST: i64 = 1;
 /// How long to wait for another process that reads offline and recovers the log.
@@ -146,10 +146,13 @@ fn check_form(connection: &Connection, database: &Path) -> Result<i64, StoreErro
 /// Brings an older form to this one, whole or not at all. To be called once the journal's end is verified: what is
 /// damaged is left as it is.
 pub(super) fn migrate(connection: &Connection, database: &Path) -> Result<(), StoreError> {
-    if check_form(connection, database)? == FORM {
-        return Ok(());
-    }
-    let migrated = connection.execute_batch(&format!("BEGIN IMMEDIATE; {FORM_2} PRAGMA user_version = {FORM}; COMMIT"));
+    let steps = match check_form(connection, database)? {
+        FORM => return Ok(()),
+        2 => FORM_3.to_owned(),
+        // `OLDEST`: there is none between.
+        _ => format!("{FORM_2} {FORM_3}"),
+    };
+    let migrated = connection.execute_batch(&format!("BEGIN IMMEDIATE; {steps} PRAGMA user_version = {FORM}; COMMIT"));
     migrated.map_err(|source| {
         if !connection.is_autocommit()
             && let Err(error) = connection.execute_batch("ROLLBACK")
@@ -208,7 +211,7 @@ fn create(places: &Places) -> Result<(), StoreError> {
     connection.pragma_update(None, "synchronous", "full").map_err(fail)?;
     connection
         .execute_batch(&format!(
-            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORM}; {FORM_1} {FORM_2}"
+            "BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORM}; {FORM_1} {FORM_2} {FORM_3}"
         ))
         .map_err(fail)?;
     connection
@@ -319,4 +322,16 @@ CREATE TABLE calls (
 CREATE TABLE messages (
     session TEXT NOT NULL REFERENCES sessions (id), number INTEGER NOT NULL, turn INTEGER, text TEXT NOT NULL,
     PRIMARY KEY (session, number)) STRICT;
+";
+
+/// What was asked stands apart from where it stands now: a step writes the row that changes, and the text of an edit,
+/// which may be megabytes, is written once. So a grant needs little room on the disk, however long the question was.
+const FORM_3: &str = "
+CREATE TABLE asked (
+    number INTEGER PRIMARY KEY REFERENCES operations (number), bound TEXT NOT NULL, display TEXT NOT NULL,
+    again TEXT) STRICT;
+INSERT INTO asked SELECT number, bound, display, again FROM operations;
+ALTER TABLE operations DROP COLUMN bound;
+ALTER TABLE operations DROP COLUMN display;
+ALTER TABLE operations DROP COLUMN again;
 ";

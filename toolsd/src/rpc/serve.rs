@@ -23,11 +23,12 @@ use super::{
     gate::{Closer, Gate},
 };
 
-/// Flow-control windows: with 64 KiB chunks, 16 of one command and 64 of all are under way.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
 /// Calls at once: the service runs 64 commands at the most, and asks beside them.
 const CALLS: u32 = 256;
+/// Flow-control windows. An edit that waits for others leaves its plan in its stream's window, which counts against
+/// the connection's too: that one has room for all calls, so that no cancel waits behind an edit.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = CALLS * STREAM_WINDOW;
 /// Request headers: a path and a few fixed fields.
 const HEADER_BYTES: u32 = 16 << 10;
 /// One HTTP/2 frame: a chunk of output or input and its frame.

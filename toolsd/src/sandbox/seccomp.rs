@@ -53,6 +53,10 @@ const NAMELESS: u64 = 0o20000000;
 const DEVICES: &[u64] = &[0o020000, 0o060000];
 const FORMAT: u64 = 0o170000;
 const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
+/// What the kernel reads of an argument that is an int.
+const INT: u64 = 0xffff_ffff;
+/// bwrap's and salaam-launch's numbers in the command's pid namespace.
+const WATCHERS: &[u64] = &[1, 2];
 const TERMINAL: &[u64] = &[0x5412, 0x541c, 0x5423];
 
 /// Call, when it is denied with EPERM, why, and who would need it.
@@ -74,8 +78,17 @@ const DENIED: &[Denied] = &[
     (libc::SYS_pivot_root, Always, "as mount", "as mount"),
     (libc::SYS_socket, NoneOf(0, FAMILIES), "AF_VSOCK is not per network namespace, AF_PACKET and AF_ALG are attack surface", "virtual machine agents, packet capture"),
     (libc::SYS_socketpair, NoneOf(0, FAMILIES), "as socket", "as socket"),
-    (libc::SYS_ioctl, Masked(1, 0xffff_ffff, TERMINAL), "TIOCSTI and TIOCLINUX type into a terminal, TIOCSETD loads line disciplines", "slattach"),
+    (libc::SYS_ioctl, Masked(1, INT, TERMINAL), "TIOCSTI and TIOCLINUX type into a terminal, TIOCSETD loads line disciplines", "slattach"),
     (libc::SYS_prlimit64, NoneOf(0, &[0]), "limits of another process of the account can be lowered until it fails, salaam-launch's too: the landlock domain does not stop that", "prlimit --pid"),
+    (libc::SYS_setpriority, NoneOf(0, &[libc::PRIO_PROCESS as u64]), "reaches those who watch the command, who are of the same account", "renice --user, renice --pgrp"),
+    (libc::SYS_setpriority, Masked(1, INT, WATCHERS), "slows down salaam-launch, which ends the command and says how it ended", "nobody"),
+    (libc::SYS_ioprio_set, NoneOf(0, &[IOPRIO_WHO_PROCESS]), "as setpriority", "ionice --uid, ionice --pgid"),
+    (libc::SYS_ioprio_set, Masked(1, INT, WATCHERS), "as setpriority", "nobody"),
+    (libc::SYS_ioprio_set, Masked(2, IOPRIO_LEVEL, IOPRIO_RAISED), "goes before the disk accesses of other commands and of the service: any account may raise itself", "ionice -n 0 to -n 3"),
+    (libc::SYS_sched_setaffinity, Masked(0, INT, WATCHERS), "as setpriority", "nobody"),
+    (libc::SYS_sched_setscheduler, Masked(0, INT, WATCHERS), "as setpriority", "nobody"),
+    (libc::SYS_sched_setparam, Masked(0, INT, WATCHERS), "as setpriority", "nobody"),
+    (libc::SYS_sched_setattr, Masked(0, INT, WATCHERS), "as setpriority", "nobody"),
     (libc::SYS_bpf, Always, "loads programs into the kernel", "tracing tools"),
     (libc::SYS_perf_event_open, Always, "large attack surface, reads other processes' counters", "perf"),
     (libc::SYS_userfaultfd, Always, "holds the kernel at a page fault, the usual help of an exploit", "live migration, some garbage collectors (they fall back)"),
@@ -163,6 +176,10 @@ const BARE: &[Denied] = &[
 
 /// Of linux/ioprio.h.
 const IOPRIO_WHO_PROCESS: u64 = 1;
+/// Class and level of an I/O priority, without the hints between them.
+const IOPRIO_LEVEL: u64 = 0xe007;
+/// Best effort (class 2) above level 4, which is the usual one.
+const IOPRIO_RAISED: &[u64] = &[2 << 13, (2 << 13) | 1, (2 << 13) | 2, (2 << 13) | 3];
 
 /// Compiles the program of a sandboxed command, as the kernel's `sock_filter` records.
 pub fn program() -> Result<Vec<u8>, FilterError> {

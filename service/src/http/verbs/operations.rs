@@ -204,7 +204,7 @@ pub(super) async fn answer(mut attached: Attached, follow: bool, stay: Stay) -> 
     }
     loop {
         match attached.next().await {
-            Some(Progress::Proposed(_) | Progress::Output(..)) => {}
+            Some(Progress::Proposed(_) | Progress::Output(..) | Progress::Cut) => {}
             Some(Progress::Result(result)) => return Ok(Json(result).into_response()),
             Some(Progress::Refused(refusal)) => return Err(refusal),
             None => return Err(without_end(attached.operation())),
@@ -254,6 +254,7 @@ async fn next_line(mut state: Option<Following>) -> io::Result<Option<(Bytes, Op
     match progress {
         Some(Progress::Proposed(approval)) => Ok(Some((line(&json!({ "approval": approval })), state))),
         Some(Progress::Output(stream, bytes)) => Ok(Some((output_line(stream, &bytes), state))),
+        Some(Progress::Cut) => Ok(Some((cut_line(following.attached.operation()), state))),
         Some(Progress::Result(result)) => Ok(Some((line(&json!({ "result": result })), None))),
         Some(Progress::Refused(refusal)) => Ok(Some((error_line(&refusal), None))),
         None => Ok(Some((error_line(&without_end(following.attached.operation())), None))),
@@ -279,6 +280,12 @@ fn output_line(stream: Stream, bytes: &[u8]) -> Bytes {
     STANDARD.encode_string(bytes, &mut text);
     text.push_str("\"}}\n");
     text.into()
+}
+
+/// The command went on without its follower.
+fn cut_line(operation: OperationId) -> Bytes {
+    let fix = format!("read what is kept of it: salaam operation output {operation}");
+    line(&json!({ "cut": { "message": "the output was not read, so the rest of it is not shown here", "fix": fix } }))
 }
 
 /// The owner of the operation ended without a last word, which it does only when the journal fails it.

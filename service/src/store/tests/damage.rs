@@ -123,10 +123,10 @@ async fn a_file_that_is_no_journal_is_left_alone() {
 #[tokio::test]
 async fn a_journal_of_a_later_version_is_left_alone() {
     let directory = journal(1).await;
-    directory.tamper("PRAGMA user_version = 3");
+    directory.tamper("PRAGMA user_version = 4");
     directory_checkpoint(&directory);
     let (error, _) = refused(&directory);
-    assert!(matches!(error, StoreError::Newer { found: 3, known: 2, .. }), "{error}");
+    assert!(matches!(error, StoreError::Newer { found: 4, known: 3, .. }), "{error}");
 }
 
 #[tokio::test]

@@ -38,6 +38,30 @@ CREATE INDEX operations_by_session ON operations (session, number);
 CREATE TABLE requests (request_id TEXT PRIMARY KEY, fingerprint TEXT NOT NULL, subject TEXT NOT NULL) STRICT;
 ";
 
+/// What the second form added, likewise.
+const SECOND: &str = "
+ALTER TABLE sessions ADD COLUMN state TEXT NOT NULL DEFAULT 'running';
+UPDATE sessions SET state = coalesce(json_extract(document, '$.state'), 'running');
+CREATE INDEX sessions_by_state ON sessions (state, kind);
+ALTER TABLE operations ADD COLUMN turn INTEGER;
+ALTER TABLE operations ADD COLUMN call INTEGER;
+ALTER TABLE operations ADD COLUMN reconciled TEXT;
+ALTER TABLE operations ADD COLUMN again TEXT;
+CREATE UNIQUE INDEX one_operation_a_call ON operations (session, turn, call) WHERE turn IS NOT NULL;
+CREATE TABLE briefs (session TEXT PRIMARY KEY REFERENCES sessions (id), task TEXT NOT NULL, script BLOB) STRICT;
+CREATE TABLE turns (
+    session TEXT NOT NULL REFERENCES sessions (id), number INTEGER NOT NULL, epoch INTEGER NOT NULL,
+    text TEXT NOT NULL, awaits INTEGER NOT NULL, PRIMARY KEY (session, number)) STRICT;
+CREATE TABLE calls (
+    session TEXT NOT NULL, turn INTEGER NOT NULL, number INTEGER NOT NULL, tool TEXT NOT NULL,
+    arguments TEXT NOT NULL, answer TEXT, PRIMARY KEY (session, turn, number),
+    FOREIGN KEY (session, turn) REFERENCES turns (session, number)) STRICT;
+CREATE TABLE messages (
+    session TEXT NOT NULL REFERENCES sessions (id), number INTEGER NOT NULL, turn INTEGER, text TEXT NOT NULL,
+    PRIMARY KEY (session, number)) STRICT;
+PRAGMA user_version = 2;
+";
+
 /// A form-1 journal with three events, a live and an ended session, and two operations.
 fn first_form(directory: &Directory) -> (SessionRow, OperationRow) {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(directory.database()).unwrap();
@@ -112,6 +136,31 @@ async fn a_journal_of_the_first_form_keeps_everything_and_takes_what_is_new() {
 }
 
 #[tokio::test]
+async fn a_journal_of_the_second_form_keeps_what_was_asked_and_a_row_without_it_is_damage() {
+    let directory = Directory::new();
+    let (_, operation) = first_form(&directory);
+    let again = json!({"argv": ["ls"], "timeout_seconds": 5});
+    let connection = Connection::open(directory.database()).unwrap();
+    connection.execute_batch(SECOND).unwrap();
+    connection
+        .execute("UPDATE operations SET again = ?2 WHERE id = ?1", (operation.id.to_string(), again.to_string()))
+        .unwrap();
+    drop(connection);
+    assert_eq!(offline::verify(&directory.0).unwrap().events, 3, "the form before is read as it is");
+    for _ in 0..2 {
+        let store = directory.open();
+        let kept = OperationRow { again: Some(again.clone()), ..operation.clone() };
+        assert_eq!(store.operation(operation.id).await.unwrap().unwrap(), kept);
+        assert_eq!(store.operations(Default::default()).await.unwrap().len(), 2);
+        store.close().await;
+    }
+    directory.tamper("DELETE FROM asked");
+    let store = directory.open();
+    assert!(matches!(store.operation(operation.id).await, Err(StoreError::Damaged { .. })));
+    store.close().await;
+}
+
+#[tokio::test]
 async fn a_damaged_journal_of_the_first_form_is_left_as_it_is() {
     let directory = Directory::new();
     first_form(&directory);
@@ -135,7 +184,12 @@ async fn a_change_of_form_that_fails_half_way_leaves_the_form_before() {
         .query_row("SELECT count(*) FROM pragma_table_info('operations') WHERE name = 'turn'", [], |row| row.get(0))
         .unwrap();
     assert_eq!((form, columns), (1, 0));
-    connection.execute_batch("DROP TABLE messages").unwrap();
+    connection.execute_batch("DROP TABLE messages; CREATE TABLE asked (x INTEGER) STRICT").unwrap();
+    drop(connection);
+    assert!(Store::open(&directory.0, Clock).is_err(), "nor does it stop between two forms");
+    let connection = Connection::open(directory.database()).unwrap();
+    assert_eq!(connection.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).unwrap(), 1);
+    connection.execute_batch("DROP TABLE asked").unwrap();
     drop(connection);
     directory.open().close().await;
 }

@@ -64,6 +64,25 @@ async fn rows_come_back_as_they_went_in() {
     store.close().await;
 }
 
+/// The log holds what was written since it was last moved: here, all of it.
+#[tokio::test]
+async fn a_step_of_an_operation_with_megabytes_of_text_writes_a_few_pages() {
+    let directory = Directory::new();
+    let store = with_session(&directory).await;
+    let mut row = operation_row(1, State::Pending);
+    row.display = "x".repeat(4 << 20);
+    let log = || std::fs::metadata(directory.0.join("salaam.db-wal")).unwrap().len();
+    let before = log();
+    store.commit(changes(vec![Change::InsertOperation(Box::new(row.clone()))])).await.unwrap();
+    let asked = log();
+    assert!(asked - before > 4 << 20, "it is written once");
+    store.commit(changes(vec![step(1, State::Pending, State::Granted)])).await.unwrap();
+    store.commit(changes(vec![step(1, State::Granted, State::Dispatched)])).await.unwrap();
+    assert!(log() - asked < 256 << 10, "{} bytes for two steps", log() - asked);
+    assert_eq!(store.operation(row.id).await.unwrap().unwrap().display, row.display);
+    store.close().await;
+}
+
 #[tokio::test]
 async fn operations_are_listed_newest_first_by_state_and_session() {
     let directory = Directory::new();
@@ -233,7 +252,7 @@ async fn what_does_not_hash_to_its_binding_is_neither_stored_nor_believed() {
     store.close().await;
     let other = json!({"operation": right.id, "n": 2});
     assert_ne!(canon::digest(&other).unwrap(), right.binding);
-    directory.tamper(&format!("UPDATE operations SET bound = '{other}'"));
+    directory.tamper(&format!("UPDATE asked SET bound = '{other}'"));
     let store = directory.open();
     let error = store.operation(right.id).await.unwrap_err();
     assert!(matches!(error, super::super::StoreError::Damaged { .. }), "{error}");
