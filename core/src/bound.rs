@@ -252,6 +252,7 @@ mod tests {
                 isolation: Isolation::ToolsUserBubblewrap,
                 network: Network::None,
                 limits: Limits::default(),
+                control_group: Vec::new(),
             },
             worker_epoch: 0,
             expires: Timestamp::from_micros(0),

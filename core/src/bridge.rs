@@ -242,6 +242,8 @@ pub struct RunPlan {
     pub files: Vec<BoundFile>,
     /// Absolute paths that are readable beside the system's, links resolved.
     pub read_paths: Vec<Vec<u8>>,
+    /// What each was when the manifest was pinned, in the same order; another one there is refused.
+    pub read_identities: Vec<String>,
     /// What the operator protects beside the built-in list, relative to the root.
     pub protected_paths: Vec<Vec<u8>>,
     /// Environment entries that the operator declared.

@@ -12,6 +12,7 @@ pub mod canary;
 pub mod canon;
 pub mod check;
 pub mod command;
+pub mod credential;
 pub mod digest;
 pub mod edit;
 pub mod event;

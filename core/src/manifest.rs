@@ -28,6 +28,8 @@ pub struct Manifest {
     pub operators_group: Option<String>,
     /// Read paths after expansion and link resolution, sorted.
     pub local_sandbox_read_paths: Vec<String>,
+    /// What lay at each of them: inode and file handle. Another one there is not what was agreed to.
+    pub local_sandbox_read_identities: BTreeMap<String, String>,
     /// What happens without a sandbox.
     pub unsandboxed_commands: Unsandboxed,
     /// The network of commands.
@@ -88,6 +90,7 @@ impl Manifest {
             "tools_uid": self.tools_uid,
             "operators_group": self.operators_group,
             "local_sandbox_read_paths": self.local_sandbox_read_paths,
+            "local_sandbox_read_identities": self.local_sandbox_read_identities,
             "unsandboxed_commands": self.unsandboxed_commands,
             "command_network": self.command_network,
             "landlock": self.landlock,
@@ -124,6 +127,7 @@ mod tests {
             tools_uid: 997,
             operators_group: None,
             local_sandbox_read_paths: vec![],
+            local_sandbox_read_identities: BTreeMap::new(),
             unsandboxed_commands: Unsandboxed::Refuse,
             command_network: Network::None,
             landlock: Landlock::Required,

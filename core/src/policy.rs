@@ -188,6 +188,9 @@ pub struct Policy {
     pub network: Network,
     /// Its limits.
     pub limits: crate::limits::Limits,
+    /// The controllers that hold it to them as a whole, whatever it starts; none = each process is held by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub control_group: Vec<String>,
 }
 
 #[cfg(test)]

@@ -130,9 +130,7 @@ pub fn runs_by_itself(directory: &[u8], name: &[u8]) -> bool {
         Some((below, last)) => (below, last),
         None => ("", *auto),
     });
-    found.any(|(below, last)| {
-        name.eq_ignore_ascii_case(last.as_bytes()) && (below.is_empty() || lies_in(directory, below))
-    })
+    found.any(|(below, last)| name.eq_ignore_ascii_case(last.as_bytes()) && lies_in(directory, below))
 }
 
 /// Whether a name could be one that matters, wherever it lies.
@@ -142,7 +140,11 @@ pub fn may_matter(name: &[u8]) -> bool {
     is_git(name) || AUTO_RUN.iter().any(last) || AUTO_RUN_ENDS.iter().any(|end| folded.ends_with(end.as_bytes()))
 }
 
-fn lies_in(directory: &[u8], below: &str) -> bool {
+/// Whether a directory's path ends with these names; no names are the end of every path.
+pub(crate) fn lies_in(directory: &[u8], below: &str) -> bool {
+    if below.is_empty() {
+        return true;
+    }
     let mut parts = directory.rsplit(|byte| *byte == b'/');
     below
         .rsplit('/')

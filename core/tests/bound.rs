@@ -60,6 +60,7 @@ fn bound(kind: Kind, operation: OperationId, arguments: Arguments, files: &[Expe
             isolation: Isolation::ToolsUserBubblewrap,
             network: Network::None,
             limits: Limits::default(),
+            control_group: Vec::new(),
         },
         worker_epoch,
         expires: Timestamp::from_micros(0),

@@ -10,6 +10,9 @@ use crate::{
     command, wire,
 };
 
+/// An inode's number and the largest file handle of the kernel, in hex.
+const MAX_IDENTITY_BYTES: usize = 512;
+
 impl From<Limits> for wire::Limits {
     fn from(limits: Limits) -> Self {
         Self {
@@ -63,6 +66,7 @@ impl From<RunPlan> for wire::RunPlan {
             limits: Some(plan.limits.into()),
             files: plan.files.into_iter().map(Into::into).collect(),
             read_paths: plan.read_paths.into_iter().map(Into::into).collect(),
+            read_identities: plan.read_identities,
             protected_paths: plan.protected_paths.into_iter().map(Into::into).collect(),
             environment: plan
                 .environment
@@ -101,6 +105,9 @@ impl TryFrom<wire::RunPlan> for RunPlan {
             files: command::files(plan.files)?,
             read_paths: bounds::plan_list("read_paths", plan.read_paths, |path| {
                 bounds::absolute_path("read_paths", &path)
+            })?,
+            read_identities: bounds::plan_list("read_identities", plan.read_identities, |identity| {
+                bounds::text("read_identities", identity, MAX_IDENTITY_BYTES)
             })?,
             protected_paths: bounds::plan_list("protected_paths", plan.protected_paths, |path| {
                 bounds::relative_path("protected_paths", &path)

@@ -54,6 +54,7 @@ fn plan() -> RunPlan {
         limits: Limits::default(),
         files: vec![BoundFile { path: b"/srv/x/run.sh".to_vec(), sha256: Digest::of(b"x") }],
         read_paths: vec![b"/opt/tool".to_vec()],
+        read_identities: vec!["12:00".into()],
         protected_paths: vec![b".env".to_vec()],
         environment: vec![("CI".into(), "1".into())],
         whole_output: true,

@@ -42,6 +42,14 @@ pub fn handle(file: impl AsFd) -> io::Result<Option<String>> {
     Ok(Some(bytes.map(|byte| format!("{byte:02x}")).collect()))
 }
 
+/// What `file` is open on, so that it is known again after a restart of the machine: its inode and, where the file system
+/// has them, its handle, since numbers are used again. Not its device, whose number changes with a restart.
+pub fn identity(file: impl AsFd) -> io::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let inode = std::fs::File::from(file.as_fd().try_clone_to_owned()?).metadata()?.ino();
+    Ok(format!("{inode}:{}", handle(file)?.unwrap_or_default()))
+}
+
 /// How many bytes wait in a pipe.
 pub fn waiting_bytes(pipe: impl AsFd) -> io::Result<usize> {
     let mut waiting: libc::c_int = 0;

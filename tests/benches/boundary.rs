@@ -194,6 +194,7 @@ fn plan(workspace: WorkspaceId, number: u64) -> RunPlan {
         limits: Limits { concurrent_commands: AT_ONCE as u64, ..Limits::default() },
         files: Vec::new(),
         read_paths: Vec::new(),
+        read_identities: Vec::new(),
         protected_paths: Vec::new(),
         environment: Vec::new(),
         whole_output: false,

@@ -157,6 +157,8 @@ fn in_walls(workspace: &Path, launch: &Path) {
         protected: Vec::new(),
         read_paths: &[],
         bound: Vec::new(),
+        hidden: &[],
+        nothing: None,
         launch: Launch::Place(open(launch)),
         limits: &limits,
     };

@@ -45,7 +45,9 @@ fn health_tells_what_stands_between_a_command_and_the_host() {
     let process = Process::of(pid).expect("the executor that health names is there");
     assert_eq!((process.uid, process.name.as_str()), (pair.host.tools.uid, "salaam-toolsd"));
     for probe in execution["probes"].as_array().expect("a list") {
-        assert_eq!(probe["result"], "pass", "{probe}");
+        // A service that is started by hand has no control group of its own, and says so.
+        let by_hand = probe["id"] == "control-group" && probe["result"] == "warn";
+        assert!(by_hand || probe["result"] == "pass", "{probe}");
     }
     assert!(
         execution["probes"].as_array().expect("a list").iter().any(|probe| probe["id"] == "state-readable"),

@@ -63,10 +63,15 @@ fn serve() -> Result<(), StartError> {
     let prober = probe::spawn().map_err(StartError::Prober)?;
     harden::no_new_privileges()?;
     let welcomed = verified.greet()?;
-    listen(welcomed, floor, prober)
+    listen(welcomed, floor, prober, matches!(caller, bridge::Caller::Own(_)))
 }
 
-fn listen(welcomed: Welcomed, floor: Floor, prober: probe::Child) -> Result<(), StartError> {
+fn listen(
+    welcomed: Welcomed,
+    floor: Floor,
+    prober: probe::Child,
+    in_service_user_mode: bool,
+) -> Result<(), StartError> {
     let Welcomed { stream, doors } = welcomed;
     let engine = |step| move |source| StartError::Engine { step, source };
     tracing_subscriber::fmt()
@@ -85,6 +90,7 @@ fn listen(welcomed: Welcomed, floor: Floor, prober: probe::Child) -> Result<(), 
         let cgroups = Cgroups::handed(doors).map_err(engine("the control groups that the service handed over"))?;
         let runner =
             Runner::new(RunnerConfig { launch: None, bwrap: None, cgroups, unsandboxed: floor.unsandboxed() })?;
+        let runner = if in_service_user_mode { runner.in_service_user_mode() } else { runner };
         let ended = rpc::serve(stream, Arc::new(rpc::Executor::new(runner, floor, prober)))
             .await
             .map_err(engine("the bridge"))?;

@@ -188,8 +188,7 @@ impl Floor {
         if path.parent().is_some_and(|parent| parent == Path::new("/home")) {
             return refuse("it is a whole home");
         }
-        let secret = path.components().any(|part| SECRET.iter().any(|name| part.as_os_str() == *name));
-        if secret || SECRET_FILES.iter().any(|file| path.ends_with(file)) {
+        if salaam_core::credential::place_of(bytes_of(path)).is_some() {
             return refuse("credentials are kept there");
         }
         if self.closed.iter().any(|closed| overlap(path, closed)) {
@@ -223,26 +222,6 @@ const SYSTEM: &[&str] =
     &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/boot", "/dev", "/proc", "/sys", "/run"];
 /// Where all homes are.
 const HOMES: &[&str] = &["/home", "/root", "/var", "/var/lib"];
-/// Names of directories and files that hold credentials, wherever they are.
-const SECRET: &[&str] = &[
-    ".ssh",
-    ".gnupg",
-    ".aws",
-    ".azure",
-    ".kube",
-    ".docker",
-    ".npmrc",
-    ".netrc",
-    ".pypirc",
-    ".pgpass",
-    ".git-credentials",
-    ".password-store",
-    ".vault-token",
-    "keyrings",
-];
-/// The same, by the end of the path.
-const SECRET_FILES: &[&str] =
-    &[".cargo/credentials", ".cargo/credentials.toml", ".config/gh", ".config/gcloud", ".config/git/credentials"];
 
 #[cfg(test)]
 mod tests;

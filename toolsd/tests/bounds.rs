@@ -86,12 +86,9 @@ fn mounts_do_not_grow_with_the_workspace() {
         let reads = Bench::new("bounds-reads");
         // Root's, and not shown anyway.
         let elsewhere = fs::read_dir("/var/lib/dpkg/info").into_iter().flatten().flatten();
-        let list: Vec<Vec<u8>> = elsewhere
-            .filter(|e| e.file_type().is_ok_and(|kind| kind.is_file()))
-            .take(40)
-            .map(|e| e.path().into_os_string().into_encoded_bytes())
-            .collect();
-        let (took, _, _) = takes(&reads, || RunPlan { read_paths: list.clone(), ..reads.shell("true") }).await;
+        let files = elsewhere.filter(|e| e.file_type().is_ok_and(|kind| kind.is_file()));
+        let list: Vec<_> = files.take(40).map(|e| e.path()).collect();
+        let (took, _, _) = takes(&reads, || reads.reading(list.iter().map(|path| path.as_path()), "true")).await;
         println!("{} read paths: {took:?}", list.len());
     });
 }

@@ -2,6 +2,8 @@
 //! account's in anything. Wherever there is a second hierarchy of control groups, and root to hand a part of it to an
 //! account.
 
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "clippy knows tests by #[test] only")]
+
 mod common;
 
 use std::{

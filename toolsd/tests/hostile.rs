@@ -176,6 +176,7 @@ fn plan(stdin: Option<&[u8]>) -> wire::RunPlan {
         limits: Limits::default(),
         files: vec![],
         read_paths: vec![],
+        read_identities: vec![],
         protected_paths: vec![],
         environment: vec![],
         whole_output: false,

@@ -149,11 +149,9 @@ fn cargo_builds_and_tests_a_crate_with_the_toolchain_of_another_account() {
         )
         .unwrap();
         std::fs::write(bench.path.join("src/lib.rs"), "#[test]\nfn it_holds() {}\n").unwrap();
-        let paths = [".cargo/bin", ".rustup"].map(|part| toolchain.join(part).into_os_string().into_encoded_bytes());
-        let plan = RunPlan {
-            read_paths: paths.to_vec(),
-            ..bench.shell("cargo test 2>&1 | grep -E '^test '; cargo --version")
-        };
+        let paths = [".cargo/bin", ".rustup"].map(|part| toolchain.join(part));
+        let text = "cargo test 2>&1 | grep -E '^test '; cargo --version";
+        let plan = bench.reading(paths.iter().map(|path| path.as_path()), text);
         let outcome = bench.run(plan).await;
         assert!(outcome.out().starts_with("test it_holds ... ok\n"), "{} {:?}", outcome.out(), outcome.failure);
     });

@@ -312,10 +312,7 @@ fn read_paths_show_what_was_asked_and_never_credentials() {
     unprivileged("read_paths_show_what_was_asked_and_never_credentials", async || {
         let bench = Bench::new("read");
         // This account owns all it makes, so every path of its own is writable, which is a refusal itself.
-        let with = |path: &Path| RunPlan {
-            read_paths: vec![path.as_os_str().as_encoded_bytes().to_vec()],
-            ..bench.shell("true")
-        };
+        let with = |path: &Path| bench.reading([path], "true");
         for place in [".ssh", ".aws/sub", "plain"] {
             std::fs::create_dir_all(bench.outside.join(place)).unwrap();
         }
@@ -328,10 +325,8 @@ fn read_paths_show_what_was_asked_and_never_credentials() {
         assert!(writable.message.contains("not fixed"), "{}", writable.message);
         let spool = Path::new("/var/lib/dpkg/info");
         if spool.is_dir() {
-            let plan = RunPlan {
-                read_paths: vec![spool.as_os_str().as_encoded_bytes().to_vec()],
-                ..bench.shell("ls /var/lib/dpkg; touch /var/lib/dpkg/info/x 2>/dev/null || echo denied")
-            };
+            let plan =
+                bench.reading([spool], "ls /var/lib/dpkg; touch /var/lib/dpkg/info/x 2>/dev/null || echo denied");
             assert_eq!(bench.run(plan).await.out(), "info\ndenied");
         }
     });

@@ -24,6 +24,7 @@ pub(super) fn render(health: &Value) -> String {
         ),
         row("isolation", of("/tool_execution/isolation")),
         row("sandbox", sandbox(health.pointer("/tool_execution/sandbox"))),
+        row("control group", group(health.pointer("/tool_execution/control_group"))),
         row("network", of("/tool_execution/network")),
         row("unsandboxed", of("/tool_execution/unsandboxed_commands")),
     ];
@@ -71,6 +72,14 @@ fn sandbox(sandbox: Option<&Value>) -> String {
                 part("seccomp")
             )
         }
+    }
+}
+
+fn group(group: Option<&Value>) -> String {
+    let part = |name| word(group.and_then(|group| group.get(name)));
+    match group.and_then(|group| group.get("held")).and_then(Value::as_bool) {
+        Some(true) => format!("{} ({})", part("name"), part("controllers")),
+        Some(false) | None => "none".into(),
     }
 }
 

@@ -102,6 +102,10 @@ impl Question {
             let all = limits.iter().map(|(name, n)| format!("{} {}", show::line(name.as_bytes()), word(Some(n))));
             rows.push(row("limits", all.collect::<Vec<_>>().join(", ")));
         }
+        let held = at(&self.whole, "/bound/policy/control_group");
+        if !held.is_empty() {
+            rows.push(row("as a whole", held));
+        }
         rows.extend(self.files());
         let flags = at(&self.whole, "/flags");
         rows.push(row("flags", if flags.is_empty() { "-".into() } else { flags }));

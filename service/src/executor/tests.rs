@@ -143,7 +143,7 @@ async fn link(fake: Fake) -> Link {
     tokio::spawn(Server::builder().serve_with_incoming(server, incoming));
     let end = End::of(&ours).unwrap();
     let silent = Silent::over(tokio::net::UnixStream::from_std(ours).unwrap(), end).await.unwrap();
-    silent.hello("test", 1, 1, None).await.unwrap()
+    silent.hello("test", 1, 1, None, false).await.unwrap()
 }
 
 fn plan() -> RunPlan {
@@ -160,6 +160,7 @@ fn plan() -> RunPlan {
         limits: Limits::default(),
         files: vec![],
         read_paths: vec![],
+        read_identities: vec![],
         protected_paths: vec![],
         environment: vec![],
         whole_output: false,

@@ -55,6 +55,7 @@ pub fn verdict(pinned: Option<&Manifest>, resolved: &Manifest, flags: &Flags) ->
     let flagged = keys.iter().all(|key| match key.as_str() {
         "mode" | "tools_user" | "tools_uid" => flags.tools_user.is_some(),
         "local_sandbox_read_paths" => !flags.local_sandbox_read.is_empty(),
+        key if key.starts_with("local_sandbox_read_identities.") => !flags.local_sandbox_read.is_empty(),
         "unsandboxed_commands" => flags.unsandboxed_commands.is_some(),
         _ => false,
     });
@@ -79,6 +80,7 @@ impl Host {
             }
         };
         let config = &self.config;
+        let read_paths = read_path::resolve(&config.local_sandbox_read_paths, &self.surroundings(workspaces)?)?;
         let mut protected_paths = config.protected_paths.clone();
         protected_paths.sort_unstable();
         protected_paths.dedup();
@@ -88,10 +90,8 @@ impl Host {
             tools_user,
             tools_uid,
             operators_group: config.operators_group.clone(),
-            local_sandbox_read_paths: read_path::resolve(
-                &config.local_sandbox_read_paths,
-                &self.surroundings(workspaces)?,
-            )?,
+            local_sandbox_read_identities: read_path::identities(&read_paths)?,
+            local_sandbox_read_paths: read_paths,
             unsandboxed_commands: config.unsandboxed_commands,
             command_network: config.command_network,
             landlock: config.landlock,
@@ -113,7 +113,7 @@ impl Host {
         Ok(read_path::Surroundings {
             home: &self.home,
             homes,
-            own: vec![self.dirs.config.clone(), self.dirs.state.clone(), self.dirs.runtime.clone()],
+            own: [&self.dirs.config, &self.dirs.state, &self.dirs.runtime, &self.dirs.libexec].map(Clone::clone).into(),
             workspaces: workspaces.to_vec(),
             tools: self.tools.as_ref().map(|account| (account.uid, groups_of(account))),
         })

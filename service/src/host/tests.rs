@@ -237,6 +237,54 @@ mod read_paths {
     }
 
     #[test]
+    fn the_toolchain_is_named_parts_and_no_secret() {
+        let scratch = Scratch::new("toolchain");
+        let home = scratch.dir("home", 0o755);
+        let parts = [".cargo/bin", ".npm/_cacache", ".nvm", "go/pkg", "go/src/x"];
+        for part in parts {
+            scratch.dir(&format!("home/{part}"), 0o755);
+        }
+        for (version, _) in [("v9.1.0", 0), ("v22.3.1", 0), ("v20.0.0", 0)] {
+            scratch.file(&format!("home/.nvm/versions/node/{version}/bin/node"), "", 0o755);
+        }
+        scratch.file("home/.cargo/credentials.toml", "x", 0o600);
+        scratch.file("home/.npmrc", "x", 0o600);
+        scratch.file("home/.gitconfig", "[user]\n\tname = A\n", 0o644);
+        scratch.file("home/.config/git/config", "[github]\n\ttoken = s3cret\n", 0o644);
+        scratch.file("home/.config/git/ignore", "*.o\n", 0o644);
+        scratch.file("home/.config/git/credentials", "https://a:b@example.org\n", 0o600);
+        let around = around(&home, None);
+        let found = resolve(&["toolchain".to_owned()], &around).unwrap();
+        let below = |path: &String| path.strip_prefix(home.to_str().unwrap()).map(|path| path[1..].to_owned());
+        let found: Vec<_> = found.iter().filter_map(below).collect();
+        let node = ".nvm/versions/node/v22.3.1".to_owned();
+        let expected = [".cargo/bin", ".config/git/ignore", ".gitconfig", ".npm/_cacache", ".nvm", "go/pkg"];
+        assert_eq!(found.iter().filter(|path| **path != node).collect::<Vec<_>>(), expected.iter().collect::<Vec<_>>());
+        refused("~/.config/git/config", &around, "github.token");
+        refused("~/.config/git", &around, ".config/git/credentials");
+        let pinned = identities(&[home.join(".nvm").display().to_string()]).unwrap();
+        fs::rename(home.join(".nvm"), home.join("old")).unwrap();
+        scratch.dir("home/.nvm", 0o755);
+        assert_ne!(identities(&[home.join(".nvm").display().to_string()]).unwrap(), pinned, "another one there shows");
+    }
+
+    #[test]
+    fn a_credential_by_another_name_or_in_other_letters_is_found() {
+        let scratch = Scratch::new("linked");
+        let home = scratch.dir("home", 0o755);
+        scratch.file("home/.aws/credentials", "x", 0o600);
+        scratch.dir("tools/deep/er", 0o755);
+        let tools = scratch.path().join("tools").display().to_string();
+        let around = around(&home, None);
+        assert!(resolve(std::slice::from_ref(&tools), &around).is_ok());
+        fs::hard_link(home.join(".aws/credentials"), scratch.path().join("tools/deep/er/notes")).unwrap();
+        refused(&tools, &around, "deep/er/notes");
+        fs::remove_file(scratch.path().join("tools/deep/er/notes")).unwrap();
+        scratch.dir("tools/.SSH", 0o755);
+        refused(scratch.path().join("tools/.SSH").to_str().unwrap(), &around, "credential");
+    }
+
+    #[test]
     fn salaams_own_directories_and_workspaces_are_never_read_paths() {
         let scratch = Scratch::new("own");
         let home = scratch.dir("home", 0o755);

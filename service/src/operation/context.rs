@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use super::{Gate, Slots};
 use crate::{
     clock::Clock,
-    executor::Executor,
+    executor::{Executor, Link},
     group::Claim,
     readers::Readers,
     store::{Store, Transaction},
@@ -106,6 +106,12 @@ impl Context {
     /// The account axis.
     pub const fn mode(&self) -> Mode {
         self.manifest.mode
+    }
+
+    /// The controllers by which a command of this executor would be held as a whole.
+    pub fn control_group(&self, link: &Link) -> Vec<String> {
+        let held = self.group.group().filter(|_| link.is_grouped());
+        held.iter().flat_map(|group| group.controllers()).map(|name| (*name).to_owned()).collect()
     }
 
     /// The isolation that a command of `profile` would have now.

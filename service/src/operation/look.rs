@@ -67,7 +67,10 @@ impl Owner {
                 let timeout = timeout(&context.manifest.limits, *timeout_seconds)?;
                 let prepare = Prepare { operation: self.id, workspace: place.row.id, command: command.clone(), hold };
                 let prepared = link.prepare(prepare).await.map_err(|e| bridge_refusal(&e))?;
-                let policy = self.policy(place.profile, context.isolation(place.profile), timeout);
+                let policy = Policy {
+                    control_group: context.control_group(&link),
+                    ..self.policy(place.profile, context.isolation(place.profile), timeout)
+                };
                 let stdin = stdin.as_deref().filter(|bytes| !bytes.is_empty());
                 Look {
                     arguments: Arguments::Command {
@@ -155,6 +158,7 @@ impl Owner {
             isolation,
             network,
             limits: Limits { command_seconds: timeout, ..manifest.limits },
+            control_group: Vec::new(),
         }
     }
 }

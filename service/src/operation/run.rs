@@ -105,6 +105,12 @@ impl Owner {
             limits: policy.limits,
             files: bound.files.clone(),
             read_paths: manifest.local_sandbox_read_paths.iter().map(|path| path.clone().into_bytes()).collect(),
+            // A path without one was never pinned: the executor refuses it.
+            read_identities: manifest
+                .local_sandbox_read_paths
+                .iter()
+                .map(|path| manifest.local_sandbox_read_identities.get(path).cloned().unwrap_or_default())
+                .collect(),
             protected_paths: self.context.protected_paths(),
             whole_output: self.follow,
             environment: manifest.environment.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),

@@ -25,6 +25,7 @@ pub(crate) fn main() {
         toolsd: PathBuf::from(toolsd),
         sudo: env::var_os("DRIVER_SUDO").map_or_else(|| PathBuf::from("/usr/bin/sudo"), PathBuf::from),
         build: "test".into(),
+        group: None,
     };
     tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap().block_on(drive(spawn));
 }

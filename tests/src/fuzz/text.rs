@@ -215,7 +215,7 @@ pub(super) const MANIFEST: Target = Target {
     name: "manifest",
     about: "the pinned manifest",
     samples: || {
-        let sample = br#"{"version":1,"mode":"tools-user","tools_user":"salaam-tools","tools_uid":997,"operators_group":null,"local_sandbox_read_paths":["/opt/x"],"unsandboxed_commands":"refuse","command_network":"none","landlock":"required","protected_paths":["deploy"],"approval_ttl_seconds":900,"required_isolation":"tools-user-bubblewrap","environment":{"CI":"1"},"limits":{"processes":512,"memory_bytes":3221225472,"file_bytes":1073741824,"tmp_bytes":1073741824,"open_files":4096,"output_bytes":67108864,"workspace_growth_bytes":2147483648,"command_seconds":600,"concurrent_commands":4}}"#;
+        let sample = br#"{"version":1,"mode":"tools-user","tools_user":"salaam-tools","tools_uid":997,"operators_group":null,"local_sandbox_read_paths":["/opt/x"],"local_sandbox_read_identities":{"/opt/x":"12:00"},"unsandboxed_commands":"refuse","command_network":"none","landlock":"required","protected_paths":["deploy"],"approval_ttl_seconds":900,"required_isolation":"tools-user-bubblewrap","environment":{"CI":"1"},"limits":{"processes":512,"memory_bytes":3221225472,"file_bytes":1073741824,"tmp_bytes":1073741824,"open_files":4096,"output_bytes":67108864,"workspace_growth_bytes":2147483648,"command_seconds":600,"concurrent_commands":4}}"#;
         vec![sample.to_vec()]
     },
     words: &["\"mode\":\"service-user\"", "\"limits\":", "\"environment\":{", "null", "\"processes\":"],

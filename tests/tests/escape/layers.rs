@@ -74,6 +74,8 @@ fn behind(pair: &Pair, at: &Path, off: Option<Layer>, program: &str) -> Ran {
         writable: true,
         protected,
         read_paths: &[],
+        hidden: &[],
+        nothing: None,
         bound: Vec::new(),
         launch: Launch::Place(Arc::new(place(&launch))),
         limits: &Limits::default(),

@@ -35,6 +35,9 @@ pub(super) fn check(plan: &RunPlan, stdin: &[u8], floor: Unsandboxed) -> Result<
     if lists.into_iter().any(|length| length > MAX_PLAN_LIST) {
         return Err(Refusal::Plan("a list has more than 1024 entries"));
     }
+    if plan.read_paths.len() != plan.read_identities.len() {
+        return Err(Refusal::Plan("not every read path says what it is"));
+    }
     let fits = |(name, value): &(String, String)| {
         !name.is_empty() && !name.contains(['=', '\0']) && !value.contains('\0') && name.len() + value.len() < 100_000
     };
@@ -95,6 +98,7 @@ pub(super) mod tests {
             limits: Limits::default(),
             files: Vec::new(),
             read_paths: Vec::new(),
+            read_identities: Vec::new(),
             protected_paths: Vec::new(),
             environment: Vec::new(),
             whole_output: false,
@@ -128,6 +132,7 @@ pub(super) mod tests {
             RunPlan { command: Command::Shell("a\0b".into()), ..plan() },
             RunPlan { environment: vec![("A=B".into(), String::new())], ..plan() },
             RunPlan { read_paths: vec![b"/x".to_vec(); MAX_PLAN_LIST + 1], ..plan() },
+            RunPlan { read_paths: vec![b"/x".to_vec()], ..plan() },
             RunPlan { limits: Limits { processes: 0, ..Limits::default() }, ..plan() },
         ];
         for plan in bad {

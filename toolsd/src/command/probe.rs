@@ -156,6 +156,7 @@ fn plan(landlock: Landlock) -> RunPlan {
         limits: Limits::default(),
         files: Vec::new(),
         read_paths: Vec::new(),
+        read_identities: Vec::new(),
         protected_paths: Vec::new(),
         environment: Vec::new(),
         whole_output: false,

@@ -99,6 +99,8 @@ impl Refusal {
                 | PathRefusal::Home(_)
                 | PathRefusal::Credential { .. }
                 | PathRefusal::Kind(_)
+                | PathRefusal::Replaced(_)
+                | PathRefusal::Secret { .. }
                 | PathRefusal::Link(_) => "workspace-refused",
             },
             Self::WorkspaceNotDirectory(_) => "workspace-not-directory",

@@ -119,7 +119,8 @@ impl Runner {
         nix::sys::prctl::set_child_subreaper(true).map_err(|e| RunnerError::Supervise(e.into()))?;
         let spawner = Spawner::start().map_err(RunnerError::Supervise)?;
         let bwrap = sandbox::find(config.bwrap.as_deref());
-        let kit = Kit { bwrap, launch, seccomp, bare_seccomp, cgroups: config.cgroups };
+        let (masks, as_service_user) = (sandbox::Masks::default(), false);
+        let kit = Kit { bwrap, launch, seccomp, bare_seccomp, cgroups: config.cgroups, masks, as_service_user };
         Ok(Self {
             shared: Arc::new(Shared {
                 kit,
@@ -133,6 +134,19 @@ impl Runner {
                 under_way: watch::Sender::new(0),
             }),
         })
+    }
+
+    /// The same runner, as the service user's own account: no other exchanges what that may read.
+    #[must_use]
+    pub fn in_service_user_mode(self) -> Self {
+        match Arc::try_unwrap(self.shared) {
+            Ok(mut shared) => {
+                shared.kit.as_service_user = true;
+                Self { shared: Arc::new(shared) }
+            }
+            // It runs something already: what it was made as, it stays.
+            Err(shared) => Self { shared },
+        }
     }
 
     /// Builds the sandbox and lets a canary try what must be denied in it; names the step, or with a whole proof
@@ -258,8 +272,10 @@ impl Shared {
             _ = ends.asked() => return Err(Refusal::Cancelled),
             admitted = waits => admitted,
         };
+        let workspaces = self.workspaces.paths();
         let scene = Scene {
             plan,
+            workspaces: &workspaces,
             stdin,
             workspace: &workspace,
             held: &held,

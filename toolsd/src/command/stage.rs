@@ -29,8 +29,8 @@ use super::{Refusal, hold::HeldFile, memory, vigil::Guarded, workspace::Workspac
 use crate::{
     output,
     sandbox::{
-        Bwrap, Descriptors, Diagnosis, GIT_SETTINGS, GIT_SETTINGS_INSIDE, Launch, Protection, ReadPath, Walls, bare,
-        environment, knobs, open_read_path, protected, walled,
+        Bwrap, Descriptors, Diagnosis, GIT_SETTINGS, GIT_SETTINGS_INSIDE, Launch, Masks, Protection, ReadPath, Reading,
+        Walls, bare, environment, knobs, open_read_path, protected, walled,
     },
     supervise::{Cgroups, Leaf, Order, Start, pipe},
 };
@@ -92,6 +92,10 @@ pub(super) struct Kit {
     pub(super) bare_seccomp: Vec<u8>,
     /// The control groups that commands are put into.
     pub(super) cgroups: Option<Cgroups>,
+    /// What is hidden below read paths.
+    pub(super) masks: Masks,
+    /// In service-user mode this account is the service user itself.
+    pub(super) as_service_user: bool,
 }
 
 impl Kit {
@@ -123,6 +127,8 @@ pub(super) struct Scene<'a> {
     pub(super) plan: &'a RunPlan,
     pub(super) stdin: &'a [u8],
     pub(super) workspace: &'a Workspace,
+    /// Where all open workspaces are.
+    pub(super) workspaces: &'a [PathBuf],
     pub(super) held: &'a [HeldFile],
     pub(super) immovable: &'a [PathBuf],
     pub(super) guard_to_the_end: bool,
@@ -131,8 +137,13 @@ pub(super) struct Scene<'a> {
 /// The stage behind all walls.
 pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Staged, Refusal> {
     let (plan, workspace) = (scene.plan, scene.workspace);
-    let read_paths = plan.read_paths.iter().map(|path| open_read_path(path, &workspace.path));
+    let reading = Reading { workspaces: scene.workspaces, as_service_user: kit.as_service_user };
+    let named = plan.read_paths.iter().zip(&plan.read_identities);
+    let read_paths = named.map(|(path, identity)| open_read_path(path, identity, reading));
     let read_paths: Vec<ReadPath> = read_paths.collect::<Result<_, _>>().map_err(Refusal::ReadPath)?;
+    let hidden = kit.masks.over(&read_paths).map_err(Refusal::ReadPath)?;
+    let sealed = |bytes: &[u8]| memory::sealed("salaam-shown", bytes).map(Arc::new);
+    let nothing = sealed(b"").map_err(Refusal::kernel("making what covers a credential"))?;
     // In a read-only workspace there is nothing to protect from.
     let protection = if writable {
         protected(workspace.root.as_fd(), &workspace.path, &plan.protected_paths, scene.immovable)
@@ -160,6 +171,12 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
     let mut descriptors = Descriptors::from(STATUS + 1);
     let settings =
         memory::sealed("git settings", GIT_SETTINGS).map_err(Refusal::kernel("writing down git's settings"))?;
+    let mut shown = vec![(Path::new(GIT_SETTINGS_INSIDE), 0o444, Arc::new(settings))];
+    for read in &read_paths {
+        let Some(content) = &read.content else { continue };
+        let content = sealed(content).map_err(Refusal::kernel("keeping what a read path holds"))?;
+        shown.push((&read.path, 0o444, content));
+    }
     let held = scene.held.iter().map(|file| (file.path.as_path(), file.mode, Arc::clone(&file.content)));
     let walls = Walls {
         workspace: &workspace.path,
@@ -167,7 +184,9 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         writable,
         protected: protection.mounts,
         read_paths: &read_paths,
-        bound: held.chain([(Path::new(GIT_SETTINGS_INSIDE), 0o444, Arc::new(settings))]).collect(),
+        hidden: &hidden,
+        nothing: Some(nothing),
+        bound: held.chain(shown).collect(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };
@@ -230,6 +249,8 @@ pub(super) fn canary(kit: &Kit, workspace: &Workspace, plan: &RunPlan, canary: C
         writable: true,
         protected: protection.mounts,
         read_paths: &[],
+        hidden: &[],
+        nothing: None,
         bound: Vec::new(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,

@@ -90,6 +90,11 @@ impl Workspaces {
         self.lock().get(&id).cloned().ok_or(Refusal::WorkspaceUnknown(id))
     }
 
+    /// Where all open ones are.
+    pub(super) fn paths(&self) -> Vec<PathBuf> {
+        self.lock().values().map(|workspace| workspace.path.clone()).collect()
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<WorkspaceId, Arc<Workspace>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -133,6 +133,7 @@ fn plan() -> RunPlan {
         limits: Limits::default(),
         files: vec![],
         read_paths: vec![],
+        read_identities: vec![],
         protected_paths: vec![],
         environment: vec![],
         whole_output: false,

@@ -14,6 +14,7 @@ use salaam_core::limits::Limits;
 
 use super::{
     environment::{CARGO_HOME, cargo_links},
+    mask::Hidden,
     paths::ReadPath,
     protect::Protected,
     system::{Shown, shown},
@@ -94,6 +95,10 @@ pub struct Walls<'a> {
     pub protected: Vec<Protected>,
     /// Paths shown beside the system's.
     pub read_paths: &'a [ReadPath],
+    /// What of them is covered.
+    pub hidden: &'a [Hidden],
+    /// An empty file, to cover others.
+    pub nothing: Option<Arc<OwnedFd>>,
     /// Content that was bound: where, mode, bytes.
     pub bound: Vec<(&'a Path, u32, Arc<OwnedFd>)>,
     /// salaam-launch: a place for a bind, or its content where the file is gone.
@@ -149,9 +154,24 @@ pub fn walled(walls: Walls<'_>, status: RawFd, descriptors: &mut Descriptors) ->
         "/tmp/home",
     ]);
     arguments.flags(&["--symlink", "../tmp", "/var/tmp"]);
-    for read in walls.read_paths {
+    for read in walls.read_paths.iter().filter(|read| read.content.is_none()) {
         let number = descriptors.add(Arc::clone(&read.descriptor));
         arguments.with_descriptor("--ro-bind-fd", number, &read.path);
+    }
+    for hidden in walls.hidden {
+        arguments.flags(&["--perms", "0000"]);
+        let path = hidden.path.as_os_str().as_bytes();
+        match (&walls.nothing, hidden.is_directory) {
+            // As a file it cannot be covered then, and bwrap refuses to cover it as a directory.
+            (None, _) | (Some(_), true) => {
+                arguments.add([b"--tmpfs", path]);
+                arguments.add([b"--remount-ro", path]);
+            }
+            (Some(nothing), false) => {
+                let number = descriptors.add(Arc::clone(nothing));
+                arguments.with_descriptor("--ro-bind-data", number, &hidden.path);
+            }
+        }
     }
     let links = cargo_links(walls.read_paths);
     if !links.is_empty() {
@@ -253,6 +273,8 @@ mod tests {
             writable,
             protected: Vec::new(),
             read_paths: &[],
+            hidden: &[],
+            nothing: None,
             bound: vec![(Path::new("/srv/x/run.sh"), 0o4755, open())],
             launch: Launch::Place(open()),
             limits: &limits,

@@ -63,6 +63,12 @@ pub fn environment(read_paths: &[ReadPath], declared: &[(String, String)]) -> Ve
             set("CARGO_HOME", CARGO_HOME.as_bytes().to_vec());
             set("CARGO_NET_OFFLINE", b"true".to_vec());
         }
+        if bytes.ends_with(b"/go/pkg") {
+            // As with cargo: what is there is used, and nothing fetched.
+            set("GOMODCACHE", [bytes, b"/mod"].concat());
+            set("GOPROXY", b"off".to_vec());
+            set("GOFLAGS", b"-mod=readonly".to_vec());
+        }
         if bytes.ends_with(b"/.gitconfig") || bytes.ends_with(b"/.config/git/config") {
             set("GIT_CONFIG_GLOBAL", bytes.to_vec());
         }
@@ -106,7 +112,11 @@ mod tests {
     use super::*;
 
     fn read(path: &str) -> ReadPath {
-        ReadPath { path: path.into(), descriptor: std::sync::Arc::new(std::fs::File::open("/").unwrap().into()) }
+        ReadPath {
+            path: path.into(),
+            descriptor: std::sync::Arc::new(std::fs::File::open("/").unwrap().into()),
+            content: None,
+        }
     }
 
     fn texts(entries: &[CString]) -> Vec<&str> {

@@ -7,6 +7,7 @@ mod arguments;
 mod bwrap;
 mod diagnose;
 mod environment;
+mod mask;
 mod paths;
 mod protect;
 mod seccomp;
@@ -16,8 +17,9 @@ pub use arguments::{Arguments, Descriptors, LAUNCH_INSIDE, Launch, Walls, bare, 
 pub use bwrap::{Bwrap, find};
 pub use diagnose::{Diagnosis, Host, diagnose, knobs};
 pub use environment::{GIT_SETTINGS, GIT_SETTINGS_INSIDE, environment};
+pub use mask::{Hidden, Masks};
 pub(crate) use paths::open_plain;
-pub use paths::{PathRefusal, ReadPath, absolute, open_read_path, refuse_workspace};
+pub use paths::{PathRefusal, ReadPath, Reading, absolute, open_read_path, refuse_workspace};
 pub(crate) use protect::named_in;
 pub use protect::{MAX_MOUNTS, Protected, Protection, Unmounted, protected};
 pub use seccomp::{FilterError, bare_program, program};

@@ -2,8 +2,9 @@
 
 use std::{
     ffi::OsStr,
+    io::Read,
     os::{
-        fd::OwnedFd,
+        fd::{AsRawFd, OwnedFd},
         unix::{ffi::OsStrExt, fs::MetadataExt},
     },
     path::{Component, Path, PathBuf},
@@ -12,11 +13,12 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2},
+    fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, open, openat2},
     libc,
-    sys::stat::fstat,
+    sys::stat::{Mode, fstat},
     unistd::{AccessFlags, access, geteuid},
 };
+use salaam_core::credential;
 
 /// Why a path is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,6 +51,17 @@ pub enum PathRefusal {
     /// Neither a file nor a directory.
     #[error("{} is neither a file nor a directory; a socket, say, would be a way out", .0.display())]
     Kind(PathBuf),
+    /// Not what was pinned.
+    #[error("{} is not what it was when the plan was pinned; look at it, then `salaam host plan --pin`", .0.display())]
+    Replaced(PathBuf),
+    /// A configuration of git with a secret in it.
+    #[error("{path} holds a secret ({setting}); keep it in a file of its own, or leave the path out", path = .path.display())]
+    Secret {
+        /// What was asked for.
+        path: PathBuf,
+        /// Where in it.
+        setting: String,
+    },
     /// A symbolic link on the way.
     #[error("{} goes through a symbolic link; name the real path", .0.display())]
     Link(PathBuf),
@@ -69,6 +82,8 @@ pub struct ReadPath {
     pub path: PathBuf,
     /// What is bound there.
     pub descriptor: Arc<OwnedFd>,
+    /// The very bytes that are shown instead, where these were judged.
+    pub content: Option<Vec<u8>>,
 }
 
 /// Takes bytes for an absolute path in plain form.
@@ -114,67 +129,72 @@ fn refuse_home(path: &Path) -> Result<(), PathRefusal> {
     Ok(())
 }
 
-/// Where programs keep credentials, below a home. A read path may be none of them, nor lie in one or above one.
-const CREDENTIALS: &[&str] = &[
-    ".ssh",
-    ".gnupg",
-    ".aws",
-    ".azure",
-    ".kube",
-    ".docker",
-    ".oci",
-    ".password-store",
-    ".vault-token",
-    ".npmrc",
-    ".yarnrc.yml",
-    ".netrc",
-    ".pgpass",
-    ".my.cnf",
-    ".pypirc",
-    ".git-credentials",
-    ".gem/credentials",
-    ".m2/settings.xml",
-    ".gradle/gradle.properties",
-    ".cargo/credentials",
-    ".cargo/credentials.toml",
-    ".terraform.d",
-    ".mozilla",
-    ".thunderbird",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/glab-cli",
-    ".config/hub",
-    ".config/op",
-    ".config/rclone",
-    ".config/git/credentials",
-    ".config/salaam",
-    ".config/google-chrome",
-    ".config/chromium",
-    ".local/share/keyrings",
-    ".local/state/salaam",
-    ".bash_history",
-    ".claude",
-    ".codex",
-];
+/// For whom a read path is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading<'a> {
+    /// Workspaces that are open: none of them is shown to commands of another.
+    pub workspaces: &'a [PathBuf],
+    /// This account is the service user itself (service-user mode): it owns its toolchain, and only commands without walls
+    /// could exchange it.
+    pub as_service_user: bool,
+}
 
 /// Opens a path that the operator wants readable, after every refusal. What is bound later is what was
-/// checked here.
-pub fn open_read_path(bytes: &[u8], workspace: &Path) -> Result<ReadPath, PathRefusal> {
+/// checked here, and what `identity` said when the manifest was pinned.
+pub fn open_read_path(bytes: &[u8], identity: &str, reading: Reading<'_>) -> Result<ReadPath, PathRefusal> {
     let path = absolute(bytes)?;
     refuse_workspace(&path)?;
-    if path.starts_with(workspace) || workspace.starts_with(&path) {
-        return Err(PathRefusal::Writable { path, writable: workspace.to_owned() });
+    let overlaps = |workspace: &&PathBuf| path.starts_with(workspace) || workspace.starts_with(&path);
+    if let Some(workspace) = reading.workspaces.iter().find(overlaps) {
+        return Err(PathRefusal::Writable { path, writable: workspace.clone() });
     }
     refuse_credentials(&path)?;
-    refuse_writable(&path)?;
-    let descriptor = Arc::new(open_plain(&path)?);
-    let stat = fstat(&descriptor).map_err(|errno| PathRefusal::Open { path: path.clone(), errno })?;
+    if !reading.as_service_user {
+        refuse_writable(&path)?;
+    }
+    let descriptor = open_plain(&path)?;
+    let kernel = |errno| PathRefusal::Open { path: path.clone(), errno };
+    let stat = fstat(&descriptor).map_err(kernel)?;
+    let is = salaam_sys::file::identity(&descriptor);
+    if is.map_err(|e| kernel(Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO))))? != identity {
+        return Err(PathRefusal::Replaced(path));
+    }
     // Read-only says nothing about a socket, a pipe or a device: who may open one may talk to what is behind it.
     match stat.st_mode & libc::S_IFMT {
-        libc::S_IFREG | libc::S_IFDIR => Ok(ReadPath { path, descriptor }),
+        libc::S_IFDIR => Ok(ReadPath { path, descriptor: Arc::new(descriptor), content: None }),
+        libc::S_IFREG if is_git_config(&path) => git_config(path, &descriptor),
+        libc::S_IFREG => Ok(ReadPath { path, descriptor: Arc::new(descriptor), content: None }),
         _ => Err(PathRefusal::Kind(path)),
     }
 }
+
+fn is_git_config(path: &Path) -> bool {
+    path.ends_with(".gitconfig") || path.ends_with(".config/git/config")
+}
+
+/// The very bytes in which no secret was found: the file may get one at any time.
+fn git_config(path: PathBuf, place: &OwnedFd) -> Result<ReadPath, PathRefusal> {
+    let failed = |errno| PathRefusal::Open { path: path.clone(), errno };
+    let file = open(
+        format!("/proc/self/fd/{}", place.as_raw_fd()).as_str(),
+        OFlag::O_RDONLY | OFlag::O_CLOEXEC,
+        Mode::empty(),
+    );
+    let mut bytes = Vec::new();
+    let read = std::fs::File::from(file.map_err(failed)?).take(MAX_GIT_CONFIG + 1).read_to_end(&mut bytes);
+    read.map_err(|e| failed(Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO))))?;
+    if bytes.len() as u64 > MAX_GIT_CONFIG {
+        return Err(PathRefusal::Secret { path, setting: "more than 256 KiB".into() });
+    }
+    if let Some(setting) = credential::secret_in(&bytes) {
+        return Err(PathRefusal::Secret { path, setting });
+    }
+    let descriptor = place.try_clone().map_err(|e| failed(Errno::from_raw(e.raw_os_error().unwrap_or(libc::EIO))))?;
+    Ok(ReadPath { path, descriptor: Arc::new(descriptor), content: Some(bytes) })
+}
+
+/// As large as a config of a repository may be.
+const MAX_GIT_CONFIG: u64 = salaam_core::git_config::MAX_BYTES;
 
 /// Opens an absolute path of which no part is a link, as a place only.
 pub(crate) fn open_plain(path: &Path) -> Result<OwnedFd, PathRefusal> {
@@ -190,13 +210,11 @@ pub(crate) fn open_plain(path: &Path) -> Result<OwnedFd, PathRefusal> {
 
 fn refuse_credentials(path: &Path) -> Result<(), PathRefusal> {
     let refuse = |credential: PathBuf| Err(PathRefusal::Credential { path: path.to_owned(), credential });
-    for credential in CREDENTIALS.iter().map(Path::new) {
-        // At or in one: the words of the credential stand anywhere in the path.
-        for ancestor in path.ancestors() {
-            if ancestor.ends_with(credential) {
-                return refuse(ancestor.to_owned());
-            }
-        }
+    // At or in one: its words stand anywhere in the path, in any case of letters.
+    if let Some(place) = credential::place_of(path.as_os_str().as_bytes()) {
+        return refuse(PathBuf::from(OsStr::from_bytes(place)));
+    }
+    for credential in credential::PLACES.iter().map(Path::new) {
         // Above one: with the path as the home, or as any directory between home and credential.
         let parts: Vec<_> = credential.components().collect();
         for split in 0..parts.len() {
@@ -281,7 +299,12 @@ mod tests {
         let _listener = std::os::unix::net::UnixListener::bind(directory.join("socket")).unwrap();
         nix::unistd::mkfifo(&directory.join("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
         std::fs::write(directory.join("file"), "").unwrap();
-        let open = |name: &str| open_read_path(directory.join(name).as_os_str().as_bytes(), Path::new("/srv/x"));
+        let reading = Reading { workspaces: &[], as_service_user: false };
+        let open = |name: &str| {
+            let path = directory.join(name);
+            let identity = open_plain(&path).map(|place| salaam_sys::file::identity(place).unwrap()).unwrap();
+            open_read_path(path.as_os_str().as_bytes(), &identity, reading)
+        };
         let refused = ["socket", "fifo"].map(|name| open(name).unwrap_err());
         let file = open("file");
         std::fs::remove_dir_all(&directory).unwrap();

@@ -95,8 +95,8 @@ fn growth_counts_what_is_on_disk_since_then() {
     fs::write(scratch.0.join("after"), vec![1; 256 << 10]).unwrap();
     let file = fs::File::open(scratch.0.join("after")).unwrap();
     file.sync_all().unwrap();
-    let bytes = grown(scratch.open().as_fd(), since);
-    assert!((256 << 10..512 << 10).contains(&bytes), "{bytes}");
+    let grown = grown(scratch.open().as_fd(), since);
+    assert!((256 << 10..512 << 10).contains(&grown.bytes), "{grown:?}");
 }
 
 #[test]

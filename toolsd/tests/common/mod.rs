@@ -186,6 +186,7 @@ impl Bench {
             limits: Limits { command_seconds: 60, ..Limits::default() },
             files: Vec::new(),
             read_paths: Vec::new(),
+            read_identities: Vec::new(),
             protected_paths: Vec::new(),
             environment: Vec::new(),
             whole_output: false,
@@ -194,6 +195,21 @@ impl Bench {
 
     pub(crate) fn shell(&self, text: &str) -> RunPlan {
         self.plan(Command::shell(text.to_owned()).unwrap())
+    }
+
+    /// With read paths, as they are now.
+    pub(crate) fn reading<'a>(&self, paths: impl IntoIterator<Item = &'a Path>, text: &str) -> RunPlan {
+        let paths: Vec<_> = paths.into_iter().collect();
+        let identity = |path: &&Path| {
+            let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_NOFOLLOW;
+            let place = nix::fcntl::open(*path, flags, nix::sys::stat::Mode::empty());
+            place.map(|place| salaam_sys::file::identity(place).unwrap()).unwrap_or_default()
+        };
+        RunPlan {
+            read_identities: paths.iter().map(identity).collect(),
+            read_paths: paths.iter().map(|path| path.as_os_str().as_encoded_bytes().to_vec()).collect(),
+            ..self.shell(text)
+        }
     }
 
     pub(crate) fn bare(&self, text: &str) -> RunPlan {
