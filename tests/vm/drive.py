@@ -149,7 +149,7 @@ def starts(host):
 
 
 def failing(health):
-    return [probe["id"] for probe in health["tool_execution"]["probes"] if probe["result"] != "pass"]
+    return {probe["id"]: probe["evidence"] for probe in health["tool_execution"]["probes"] if probe["result"] != "pass"}
 
 
 def runs_a_command(host):

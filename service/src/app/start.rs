@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::{
     clock::Clock,
     executor::{Executor, Notice, Spawn},
-    group::{self, Claim},
+    group::{self, Claim, Ground},
     host::{self, Host, HostError, Verdict},
     operation::Tools,
     probe::{self, Depth, Engine},
@@ -60,15 +60,21 @@ pub(super) struct Prepared {
 impl Start {
     /// All of it, or nothing: what a refused start made, it takes away.
     pub(super) async fn prepare(self) -> Result<Prepared, Refused> {
+        let (ground, refused) = match group::enter() {
+            Ok(ground) => (ground, None),
+            Err(error) => (Ground::None { evidence: error.to_string() }, Some(error.to_check())),
+        };
         let engine = engine(&self.host);
-        let checks = of_host(&engine).await;
+        let mut checks = of_host(&engine).await;
+        checks.extend(refused.clone());
         if hopeless(&checks) {
             return Err(self.give_up(self.and_lock(checks), None, None).await);
         }
         let dirs = self.host.dirs.clone();
         let made = self.host.create_directories()?;
-        let checks = if made.is_empty() { checks } else { of_host(&engine).await };
-        let prepared = self.prepare_in(checks, engine).await;
+        let mut checks = if made.is_empty() { checks } else { of_host(&engine).await };
+        checks.extend(refused);
+        let prepared = self.prepare_in(checks, engine, ground).await;
         if prepared.is_err() {
             take_away(&made, &dirs.state);
         }
@@ -84,7 +90,7 @@ impl Start {
     }
 
     /// Carries out every check that can be carried out, and goes on only if none refuses.
-    async fn prepare_in(self, mut checks: Vec<Check>, engine: Engine) -> Result<Prepared, Refused> {
+    async fn prepare_in(self, mut checks: Vec<Check>, engine: Engine, ground: Ground) -> Result<Prepared, Refused> {
         // Nothing is written into a directory that others can enter; what else is wrong is still looked for.
         let private = !checks.iter().any(|check| check.id == "state-dir-mode" && check.refuses());
         let lock = match private.then(|| StateLock::acquire(&self.host.dirs.state)).transpose() {
@@ -108,12 +114,7 @@ impl Start {
             None => 1,
         };
         let (notices_tx, notices) = mpsc::channel(MOST_NOTICES);
-        // Nobody else is in the group before there is an executor, and nobody else's group is taken without the lock.
-        let claim = match &lock {
-            Some(_) => group::claim(&manifest.limits).await,
-            None => Ok(Claim::None { evidence: "without the lock of the state directory none is taken".into() }),
-        };
-        let group = match claim {
+        let group = match ground.settle(&manifest.limits).await {
             Ok(claim) => claim,
             Err(error) => {
                 checks.push(error.to_check());

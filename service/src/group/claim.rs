@@ -62,12 +62,33 @@ impl Claim {
     }
 }
 
-/// Moves this process into a leaf, ends what an earlier run left, and makes the groups of the tools account.
+/// What the service found itself in.
+#[derive(Debug)]
+pub enum Ground {
+    /// A group of its own, in the leaf of which it is from now on.
+    Own(Own),
+    /// None that is its own.
+    None {
+        /// What was seen.
+        evidence: String,
+    },
+}
+
+/// A group of the service's own that is not divided yet.
+#[derive(Debug)]
+pub struct Own {
+    unit: Directory,
+    place: Place,
+    leaf: Directory,
+}
+
+/// Moves this process into a leaf, if its group is its own. To be called before anything is started: a child, or the
+/// mailer of a sudo that complains, stays where it was born, and a group with a process in it cannot be divided.
 ///
 /// # Errors
-/// A group that was delegated and does not take what must be set.
-pub async fn claim(limits: &Limits) -> Result<Claim, GroupError> {
-    let none = |evidence: String| Ok(Claim::None { evidence });
+/// A group that was delegated and does not let the service make its leaf.
+pub fn enter() -> Result<Ground, GroupError> {
+    let none = |evidence: String| Ok(Ground::None { evidence });
     let read = |path| fs::read_to_string(path).unwrap_or_default();
     let Some(place) = place(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo")) else {
         return none("this process is in no control group of version 2".into());
@@ -79,7 +100,25 @@ pub async fn claim(limits: &Limits) -> Result<Claim, GroupError> {
     if let Some(evidence) = foreign(&unit, &place) {
         return none(evidence);
     }
-    settle(unit, place, limits).await
+    let leaf = unit.make(SERVICE).map_err(step("making", SERVICE))?;
+    if !leaf.has("cgroup.kill") {
+        return none("the kernel has no cgroup.kill (Linux 5.14)".into());
+    }
+    leaf.write("cgroup.procs", id()).map_err(step("moving the service into", SERVICE))?;
+    Ok(Ground::Own(Own { unit, place, leaf }))
+}
+
+impl Ground {
+    /// Ends what an earlier run left, and makes the groups of the tools account.
+    ///
+    /// # Errors
+    /// What was there does not end, or the group does not take what must be set.
+    pub async fn settle(self, limits: &Limits) -> Result<Claim, GroupError> {
+        match self {
+            Self::Own(own) => own.settle(limits).await,
+            Self::None { evidence } => Ok(Claim::None { evidence }),
+        }
+    }
 }
 
 /// Why the group is not this process's own to change, if it is not. What belongs to the account but has others in it,
@@ -115,34 +154,29 @@ fn foreign(unit: &Directory, place: &Place) -> Option<String> {
     }
 }
 
-async fn settle(unit: Directory, place: Place, limits: &Limits) -> Result<Claim, GroupError> {
-    // What an earlier run left, before anything else: nobody will watch over it.
-    if let Ok(tools) = unit.child(TOOLS) {
-        if !tools.has("cgroup.kill") {
-            return Ok(Claim::None { evidence: "the kernel has no cgroup.kill (Linux 5.14)".into() });
+impl Own {
+    async fn settle(self, limits: &Limits) -> Result<Claim, GroupError> {
+        let Self { unit, place, leaf } = self;
+        // What an earlier run left, before anything else: nobody watches over it.
+        if let Ok(tools) = unit.child(TOOLS) {
+            super::held::end(&tools).await?;
+            unit.remove(TOOLS).map_err(step("removing", TOOLS))?;
         }
-        super::held::end(&tools).await?;
-        unit.remove(TOOLS).map_err(step("removing", TOOLS))?;
+        let given = enable(&unit, "cgroup.subtree_control")?;
+        if given.contains(&"cpu") {
+            leaf.write("cpu.weight", SERVICE_WEIGHT).map_err(step("setting", "service/cpu.weight"))?;
+        }
+        let memory = host_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
+        let tasks = unit.read("pids.max").ok().and_then(|most| most.trim().parse().ok());
+        let bounds = bounds(limits, memory, tasks);
+        let tools = unit.make(TOOLS).map_err(step("making", TOOLS))?;
+        limit(&tools, &given, &bounds)?;
+        enable(&tools, "tools/cgroup.subtree_control")?;
+        let group = Group::new(place.name, tools, given, bounds);
+        // Once now, so that what cannot be made is known before anything is started.
+        group.room().await?;
+        Ok(Claim::Held(Arc::new(group)))
     }
-    let leaf = unit.make(SERVICE).map_err(step("making", SERVICE))?;
-    if !leaf.has("cgroup.kill") {
-        return Ok(Claim::None { evidence: "the kernel has no cgroup.kill (Linux 5.14)".into() });
-    }
-    leaf.write("cgroup.procs", id()).map_err(step("moving the service into", SERVICE))?;
-    let given = enable(&unit, "cgroup.subtree_control")?;
-    if given.contains(&"cpu") {
-        leaf.write("cpu.weight", SERVICE_WEIGHT).map_err(step("setting", "service/cpu.weight"))?;
-    }
-    let memory = host_memory(&fs::read_to_string("/proc/meminfo").unwrap_or_default());
-    let tasks = unit.read("pids.max").ok().and_then(|most| most.trim().parse().ok());
-    let bounds = bounds(limits, memory, tasks);
-    let tools = unit.make(TOOLS).map_err(step("making", TOOLS))?;
-    limit(&tools, &given, &bounds)?;
-    enable(&tools, "tools/cgroup.subtree_control")?;
-    let group = Group::new(place.name, tools, given, bounds);
-    // Once now, so that what cannot be made is known before anything is started.
-    group.room().await?;
-    Ok(Claim::Held(Arc::new(group)))
 }
 
 /// Hands the controllers that are there down to the groups below; says which.

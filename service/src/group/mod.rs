@@ -19,7 +19,7 @@ mod error;
 mod held;
 mod place;
 
-pub use claim::{Claim, claim};
+pub use claim::{Claim, Ground, enter};
 pub use error::GroupError;
 pub use held::{Group, Room};
 
