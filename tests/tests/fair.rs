@@ -148,7 +148,7 @@ fn followers_that_do_not_read_hold_up_neither_the_bridge_nor_the_places_for_long
             lines[at("{\"cut\":")].contains(&operation)
                 && !lines[at("{\"cut\":")..].iter().any(|l| l.contains("\"output\":{\"stream\""))
         );
-        let stdout = &pair.operation(&operation)["output"]["stdout"];
+        let stdout = &pair.operation(&operation)["result"]["output"]["stdout"];
         assert_eq!(stdout["bytes"], 300_000_000, "all of it was counted: {stdout}");
     }
     pair.assert_sound();
