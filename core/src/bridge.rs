@@ -213,6 +213,9 @@ pub struct Prepared {
     pub files: Vec<BoundFile>,
     /// Something would run whose content cannot be bound.
     pub unpinned: bool,
+    /// The root's `.git` is a file that leads here, which is outside of the workspace; a path that is no text is
+    /// shown as well as it can be.
+    pub git_outside: Option<String>,
 }
 
 /// One command to run. The executor checks all of it again.

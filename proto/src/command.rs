@@ -84,7 +84,11 @@ impl TryFrom<wire::PrepareRequest> for Prepare {
 
 impl From<Prepared> for wire::PrepareReply {
     fn from(prepared: Prepared) -> Self {
-        Self { files: prepared.files.into_iter().map(Into::into).collect(), unpinned: prepared.unpinned }
+        Self {
+            files: prepared.files.into_iter().map(Into::into).collect(),
+            unpinned: prepared.unpinned,
+            git_outside: prepared.git_outside.map(bounds::cut),
+        }
     }
 }
 
@@ -93,7 +97,8 @@ impl TryFrom<wire::PrepareReply> for Prepared {
 
     fn try_from(reply: wire::PrepareReply) -> Result<Self, WireError> {
         let files = files(reply.files)?;
-        Ok(Self { files, unpinned: reply.unpinned })
+        let text = |path| bounds::text("git_outside", path, bounds::MAX_SENTENCE_BYTES);
+        Ok(Self { files, unpinned: reply.unpinned, git_outside: reply.git_outside.map(text).transpose()? })
     }
 }
 

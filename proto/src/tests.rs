@@ -112,7 +112,11 @@ fn every_value_comes_back_as_it_went() {
     });
     let command = Command::Shell("ls | wc".into());
     round::<_, wire::PrepareRequest>(Prepare { operation: operation(), workspace: workspace(), command, hold: true });
-    round::<_, wire::PrepareReply>(Prepared { files: plan().files, unpinned: true });
+    round::<_, wire::PrepareReply>(Prepared {
+        files: plan().files,
+        unpinned: true,
+        git_outside: Some("/srv/main/.git/worktrees/x".into()),
+    });
     round::<_, wire::RunInput>(RunInput::Plan(Box::new(plan())));
     round::<_, wire::RunInput>(RunInput::Stdin(vec![0; CHUNK_BYTES]));
     round::<_, wire::RunInput>(RunInput::Cancel);

@@ -144,12 +144,24 @@ fn a_kernel_without_landlock_or_without_filters_is_named_and_only_the_operators_
     assert!(fix.contains("lsm=landlock") && fix.contains("landlock = \"if-available\" and re-pin"), "{fix}");
     pair.configure("landlock = \"if-available\"\n");
     pair.salaam(&["host", "plan", "--pin"]).ok();
+    assert_eq!(manifest(&pair)["landlock"], "if-available", "the choice is pinned");
     let health = without.start(&[]).ok().json();
     let check = probe(&health, "sandbox-landlock");
     assert_eq!((&health["status"], &check["result"]), (&json!("ok"), &json!("warn")), "{health:#}");
+    assert!(health["warnings"].to_string().contains("sandbox-landlock"), "{health:#}");
+    assert_eq!(asked(&pair), ["landlock-not-enforced"], "whoever is asked is told");
     let result = pair.result(&[], &["true"]);
     assert_eq!((&result["state"], &result["sandbox"]["landlock"]), (&json!("completed"), &json!("not-enforced")));
+    assert_eq!(result["sandbox"]["landlock_abi"], 0, "{result}");
     pair.stop().ok();
+    // Where there is landlock the same choice takes nothing away.
+    pair.start().ok();
+    assert_eq!(asked(&pair), [] as [String; 0]);
+    assert_eq!(pair.result(&[], &["true"])["sandbox"]["landlock"], "fully-enforced");
+    pair.stop().ok();
+    // There, and cut short: that is no kernel without it, and nobody chose that.
+    let parted = Within::new(&pair).where_calls_answer(&["landlock_restrict_self=EOPNOTSUPP"]);
+    degrades(&pair, &parted, "sandbox-landlock", "");
     pair.configure("");
     pair.salaam(&["host", "plan", "--pin"]).ok();
 
@@ -158,6 +170,95 @@ fn a_kernel_without_landlock_or_without_filters_is_named_and_only_the_operators_
     let fix = degrades(&pair, &without, "sandbox-seccomp", "invalid argument");
     assert!(fix.contains("CONFIG_SECCOMP_FILTER"), "{fix}");
     mended(&pair, &Within::new(&pair));
+}
+
+/// What a proposal is flagged with.
+#[track_caller]
+fn asked(pair: &Pair) -> Vec<String> {
+    let pending = pair.propose(json!({"argv": ["true"]}));
+    let flags = pending.object["flags"].as_array().unwrap_or_else(|| panic!("no flags: {}", pending.object)).clone();
+    pair.salaam(&["approval", "deny", &pending.approval]).ok();
+    flags.iter().map(|flag| flag.as_str().expect("a word").to_owned()).collect()
+}
+
+fn manifest(pair: &Pair) -> Value {
+    let bytes = fs::read(pair.config.join("manifest.json")).expect("it was pinned");
+    let value: Value = serde_json::from_slice(&bytes).expect("it is JSON");
+    value.get("manifest").unwrap_or(&value).clone()
+}
+
+/// Kernels from the floor (5.13, the first ABI) to the one before scopes (6.7): the domain is whole for what they
+/// have, and that is what health, result and proof say.
+#[test]
+fn an_older_landlock_is_enforced_whole_and_named_by_its_version() {
+    let _turn = limit!(120);
+    let pair = pair();
+    for (abi, answers) in [(1, "landlock-abi=1"), (3, "landlock-abi=3"), (5, "landlock-abi=5")] {
+        let older = Within::new(&pair).where_calls_answer(&[answers]);
+        let health = older.start(&[]).ok().json();
+        let check = probe(&health, "sandbox-landlock");
+        assert_eq!((&health["status"], &check["result"]), (&json!("ok"), &json!("pass")), "{health:#}");
+        assert_eq!(text(&check, "evidence"), format!("ABI {abi}, fully-enforced"));
+        let result = pair.result(&[], &["true"]);
+        assert_eq!(result["sandbox"]["landlock_abi"], abi, "{result}");
+        assert_eq!(asked(&pair), [] as [String; 0]);
+        // What only a scope denies is not promised there, and not shown.
+        let proof = pair.salaam(&["doctor", "--prove", "--json"]).ok().json();
+        let scope = proof["probes"].as_array().expect("a list");
+        let scope = scope.iter().find(|probe| probe["id"] == "sandbox-attack-signal-launch").expect("it is listed");
+        assert_eq!(scope["result"], "unproven", "{scope}");
+        assert!(text(scope, "evidence").ends_with("this kernel has no such scope"), "{scope}");
+        pair.stop().ok();
+    }
+}
+
+/// Bare commands on a host without user namespaces: kept together by launch and signal scopes, or not run at all.
+#[test]
+fn without_user_namespaces_bare_commands_leave_nothing_and_reach_no_executor_or_do_not_run() {
+    let _turn = limit!(120);
+    let pair = pair();
+    pair.configure("unsandboxed_commands = \"allow\"\n");
+    let instance = pair.host.instance().display().to_string();
+    let without = || {
+        Within::new(&pair).in_user_namespace().over("/etc").after(format!(
+            "sed -i 's/unsandboxed_commands = \"refuse\"/unsandboxed_commands = \"allow\"/' {instance}
+             sysctl -q user.max_user_namespaces=0"
+        ))
+    };
+    without().salaam(&["host", "plan", "--pin", "--tools-user", &pair.host.tools.name]).ok();
+    let health = without().start(&[]).ok().json();
+    let execution = &health["tool_execution"];
+    assert_eq!(execution["isolation"], "tools-user-no-os-sandbox", "{health:#}");
+    assert_eq!((&execution["sandbox"], &probe(&health, "sandbox-userns")["result"]), (&Value::Null, &json!("fail")));
+    assert_eq!(asked(&pair), ["unsandboxed"]);
+    let executor = pair.executors().first().expect("it runs").pid;
+    let text = format!(
+        "setsid sleep 591.5 & (trap '' TERM; exec sleep 591.5) & kill -0 {executor} && echo signalled; \
+         prlimit --pid {executor} --core=0 && echo limited; cat /proc/{executor}/environ >/dev/null && echo read; echo ran"
+    );
+    for profile in ["workspace-write", "full-access"] {
+        let result = pair.result(&["--profile", profile], &["sh", "-c", &text]);
+        assert_eq!((&result["state"], &result["exit_code"]), (&json!("completed"), &json!(0)), "{result:#}");
+        assert_eq!((&result["sandbox"]["backend"], &result["sandbox"]["namespaces"]), (&json!("none"), &json!([])));
+        assert_eq!(result["left_processes"], 2, "{result:#}");
+        let operation = result["operation"].as_str().expect("it has an id");
+        let out = pair.salaam(&["operation", "output", operation]).ok().out();
+        assert_eq!(out, "ran\n", "{result:#}");
+        eventually("nothing stays", Duration::from_secs(5), || pair.commands().is_empty().then_some(()));
+    }
+    // A proof that there is none is asked for and given.
+    let proof = pair.salaam(&["doctor", "--prove", "--json"]).left_with(1).json();
+    assert_eq!(proof["result"], "fail");
+    pair.stop().ok();
+    // Before 6.12 landlock has no scopes: nothing would keep such a command from the executor.
+    without().where_calls_answer(&["landlock-abi=5"]).start(&[]).ok();
+    for profile in ["workspace-write", "full-access"] {
+        let refused = pair.run_with(&["--json", "--profile", profile], &["true"]);
+        assert_eq!((refused.code, refused.error_id().as_deref()), (Some(125), Some("sandbox-landlock")), "{refused}");
+    }
+    pair.stop().ok();
+    pair.configure("");
+    pair.salaam(&["host", "plan", "--pin"]).ok();
 }
 
 /// Walls that stand and do not hold: what builds them is not what was tested.

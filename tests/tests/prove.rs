@@ -249,7 +249,7 @@ fn with_a_kernel_that_lies_about_a_layer_the_proof_names_what_works_then() {
             &[
                 // Not the namespaces: bubblewrap denies them, too.
                 "keyring",
-                "limits",
+                "limits-of-launch",
                 "clone3",
                 "calls-32-bit",
                 "terminal-input",

@@ -91,7 +91,7 @@ fn a_whole_proof_shows_every_attack_outside_and_denied_inside() {
             "path-socket",
             "signal",
             "environment",
-            "limits",
+            "limits-of-launch",
             "clone3",
             "setuid-file",
             "git-hook",

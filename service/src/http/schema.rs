@@ -203,7 +203,7 @@ pub struct Approval {
     pub bound: Value,
     /// What a person is shown: complete, with visible escapes.
     pub display: String,
-    /// What to look at twice, such as `unsandboxed` or `operand-unpinned`.
+    /// What to look at twice, such as `unsandboxed`, `landlock-not-enforced` or `operand-unpinned`.
     pub flags: Vec<String>,
     /// When it was asked.
     pub requested: String,

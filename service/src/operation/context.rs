@@ -124,6 +124,13 @@ impl Context {
         Isolation::of(self.mode(), usable && wanted)
     }
 
+    /// Whether the sandbox stands without landlock, or with a part of it, as the operator allowed.
+    pub(super) fn lacks_landlock(&self) -> bool {
+        let tools = self.tools.borrow();
+        let sandbox = tools.sandbox.as_ref().and_then(|status| status.sandbox.as_ref());
+        sandbox.is_some_and(|sandbox| sandbox.landlock != "fully-enforced")
+    }
+
     /// What the operator protects beside the executor's own list, relative to a root.
     pub(super) fn protected_paths(&self) -> Vec<Vec<u8>> {
         self.manifest.protected_paths.iter().map(|path| path.clone().into_bytes()).collect()

@@ -8,6 +8,7 @@ use salaam_core::{
     edit::{Change, Expected},
     limits::Limits,
     policy::{Isolation, Network, Policy, Profile},
+    show,
 };
 
 use super::{
@@ -79,7 +80,7 @@ impl Owner {
                         timeout_seconds: timeout,
                     },
                     display: command.display(),
-                    flags: flags(command, &policy, &prepared),
+                    flags: flags(command, &policy, &prepared, context.lacks_landlock()),
                     files: prepared.files,
                     forbidden: no_sandbox(context, place.profile),
                     sketch: None,
@@ -172,11 +173,18 @@ fn expected(bound: &Bound) -> Option<&[Expected]> {
 }
 
 /// What a person should look at twice.
-fn flags(command: &Command, policy: &Policy, prepared: &Prepared) -> Vec<String> {
+fn flags(command: &Command, policy: &Policy, prepared: &Prepared, lacks_landlock: bool) -> Vec<String> {
     let sandboxed = policy.isolation.has_sandbox();
     let mut flags: Vec<String> = command.flags().into_iter().map(str::to_owned).collect();
     if !sandboxed {
         flags.push("unsandboxed".into());
+    } else if lacks_landlock {
+        flags.push("landlock-not-enforced".into());
+    }
+    // A linked worktree: git would find none of its own directories. Which one it is stands beside, so that a person
+    // can add that workspace instead.
+    if let Some(outside) = prepared.git_outside.as_deref().filter(|_| sandboxed) {
+        flags.push(format!("git-outside: {}", show::line(outside.as_bytes())));
     }
     // Bare, bytes cannot be bound over their paths: nothing that is run from the workspace is pinned.
     if prepared.unpinned || (!sandboxed && !prepared.files.is_empty()) {

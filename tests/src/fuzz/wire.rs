@@ -162,7 +162,15 @@ fn bridge_samples() -> Vec<Vec<u8>> {
             })
             .encode_to_vec(),
         ),
-        (9, wire::PrepareReply::from(Prepared { files: plan().files, unpinned: true }).encode_to_vec()),
+        (
+            9,
+            wire::PrepareReply::from(Prepared {
+                files: plan().files,
+                unpinned: true,
+                git_outside: Some("/srv/main/.git/worktrees/x".into()),
+            })
+            .encode_to_vec(),
+        ),
         (10, wire::RunInput::from(RunInput::Plan(Box::new(plan()))).encode_to_vec()),
         (11, wire::RunEvent::from(RunEvent::Exited(Box::new(exit))).encode_to_vec()),
         (

@@ -102,7 +102,7 @@ pub const ATTACKS: &[Described] = &[
     attack(Attack::Descriptor, "descriptor", false, PROCESSES, HIDDEN),
     attack(Attack::Priority, "priority", false, PROCESSES, HIDDEN),
     attack(Attack::SignalLaunch, "signal-launch", true, SCOPES, &[libc::EPERM]),
-    attack(Attack::Limits, "limits", false, SECCOMP, HIDDEN),
+    attack(Attack::Limits, "limits-of-launch", false, SECCOMP, &[libc::EPERM]),
     attack(Attack::UserNamespace, "user-namespace", true, SECCOMP, &[libc::EPERM]),
     attack(Attack::UserNamespaceByClone, "user-namespace-by-clone", false, SECCOMP, &[libc::EPERM]),
     attack(Attack::IoUring, "io-uring", false, SECCOMP, &[libc::ENOSYS]),

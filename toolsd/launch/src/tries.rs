@@ -105,7 +105,10 @@ fn carry_out(attack: Attack, canary: &Canary, launch: Pid) -> io::Result<()> {
         Attack::Limits => {
             let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
             // SAFETY: the pointer is to a structure of this frame, and nothing is to be written back.
-            done(unsafe { libc::prlimit(victim, libc::RLIMIT_CORE, &raw const limit, std::ptr::null_mut()) }.into())
+            done(
+                unsafe { libc::prlimit(launch.as_raw(), libc::RLIMIT_CORE, &raw const limit, std::ptr::null_mut()) }
+                    .into(),
+            )
         }
         // SAFETY: takes an integer; this process does nothing else.
         Attack::UserNamespace => done(unsafe { libc::unshare(libc::CLONE_NEWUSER) }.into()),

@@ -14,6 +14,7 @@ mod memory;
 mod prepare;
 mod probe;
 mod refusal;
+mod repository;
 mod runner;
 mod slots;
 mod stage;

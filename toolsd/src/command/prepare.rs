@@ -25,7 +25,7 @@ use salaam_core::{
 };
 use sha2::{Digest as _, Sha256};
 
-use super::{Refusal, hold::HeldFile, memory, workspace::Workspace};
+use super::{Refusal, hold::HeldFile, memory, repository, workspace::Workspace};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub(super) struct Found {
     pub(super) files: Vec<HeldFile>,
     /// Something would run that is not among them.
     pub(super) unpinned: bool,
+    /// Where the workspace's repository is, if that is outside.
+    pub(super) git_outside: Option<String>,
 }
 
 /// Finds and reads; blocks on the file system, so not for the runtime's own threads.
@@ -67,7 +69,8 @@ pub(super) fn find(workspace: &Workspace, command: &Command) -> Result<Found, Re
             None => unpinned = true,
         }
     }
-    Ok(Found { files: files.into_values().collect(), unpinned })
+    let git_outside = repository::outside(&workspace.root, &workspace.path);
+    Ok(Found { files: files.into_values().collect(), unpinned, git_outside })
 }
 
 struct Opened {

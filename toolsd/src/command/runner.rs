@@ -190,7 +190,7 @@ impl Runner {
         if asked.hold {
             self.shared.held.keep(asked.operation, found.files).map_err(Refusal::into_failure)?;
         }
-        Ok(Prepared { files, unpinned: found.unpinned })
+        Ok(Prepared { files, unpinned: found.unpinned, git_outside: found.git_outside })
     }
 
     async fn find(
