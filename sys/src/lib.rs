@@ -8,6 +8,7 @@ pub mod born;
 pub mod descriptors;
 pub mod file;
 pub mod handed;
+pub mod keyring;
 pub mod landlock;
 pub mod peer;
 pub mod pidfd;

@@ -156,9 +156,9 @@ fn in_walls(workspace: &Path, launch: &Path) {
         writable: true,
         protected: Vec::new(),
         read_paths: &[],
-        bound: Vec::new(),
         hidden: &[],
         nothing: None,
+        bound: Vec::new(),
         launch: Launch::Place(open(launch)),
         limits: &limits,
     };

@@ -65,12 +65,14 @@ fn step<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> HardenError
     move |source| HardenError::Step { step, source: source.into() }
 }
 
-/// Descriptors above 2, the working directory, the umask. The environment stays where it is and is not read:
+/// Descriptors above 2, the working directory, the umask, and the keys of the session that the service was started in:
+/// whoever possesses a session keyring may read what is in it, whatever the account. The environment stays where it is and is not read:
 /// taking variables away is not safe in a process whose libraries may read them.
 pub fn drop_what_was_inherited() -> Result<(), HardenError> {
     salaam_sys::descriptors::close_inherited().map_err(step("closing inherited descriptors"))?;
     env::set_current_dir("/").map_err(step("changing to /"))?;
     umask(UMASK);
+    salaam_sys::keyring::leave_session().map_err(step("leaving the session keyring"))?;
     Ok(())
 }
 

@@ -106,3 +106,65 @@ fn a_workspace_that_floods_does_not_hold_up_another() {
         assert!(floods.iter().all(|(_, outcome)| outcome.exit.as_ref().unwrap().proven_gone));
     });
 }
+
+/// Gives, through a socket in the workspace: the workspace's directory, a file open for writing, its root, its /tmp, a
+/// socket of its network, itself by descriptor.
+const GIVES: &str = "s = socket.socket(socket.AF_UNIX); s.bind('lying.sock'); os.chmod('lying.sock', 0o777); s.listen()\n\
+    open('shared', 'w').write('w'); n = socket.socket()\n\
+    give = [os.open('.', os.O_RDONLY), os.open('shared', os.O_RDWR), os.open('/', os.O_PATH), os.open('/tmp', os.O_RDONLY), n.fileno(), os.pidfd_open(os.getpid())]\n\
+    s.accept()[0].sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', give))]); time.sleep(2)";
+
+/// Takes them, and says what each is good for.
+const TAKES: &str = "c = socket.socket(socket.AF_UNIX)\n\
+    for i in range(100):\n try: c.connect('lying.sock'); break\n except OSError: time.sleep(.05)\n\
+    fds = array.array('i')\nfor l, t, d in c.recvmsg(1, socket.CMSG_SPACE(24))[1]: fds.frombytes(d)\n\
+    at, file, root, tmp, net, process = fds\n\
+    def say(what, f):\n try: f(); print(what, 'yes')\n except OSError as e: print(what, 'no')\n\
+    say('makes', lambda: os.open('made', os.O_CREAT | os.O_WRONLY, dir_fd=at))\n\
+    say('makes-there', lambda: os.open('made', os.O_CREAT | os.O_WRONLY, dir_fd=tmp))\n\
+    say('reads-outside', lambda: os.open('etc/hostname', os.O_RDONLY, dir_fd=root))\n\
+    say('lists-root', lambda: os.listdir(os.open('.', os.O_RDONLY, dir_fd=root)))\n\
+    say('signals', lambda: signal.pidfd_send_signal(process, 0))\n\
+    say('takes', lambda: 1 / (libc.syscall(438, process, 1, 0) >= 0) if libc.syscall(438, process, 1, 0) >= 0 else os.stat('/nowhere'))\n\
+    say('writes', lambda: os.write(file, b'from another'))\n\
+    say('connects', lambda: socket.socket(fileno=os.dup(net)).connect(('127.0.0.1', PORT)))";
+
+#[test]
+fn what_is_handed_over_opens_nothing_more_and_an_open_file_or_socket_is_what_it_was() {
+    unprivileged("what_is_handed_over_opens_nothing_more_and_an_open_file_or_socket_is_what_it_was", async || {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let start = format!(
+            "import array, ctypes, os, signal, socket, time\nPORT = {}\nlibc = ctypes.CDLL(None)\n",
+            port.local_addr().unwrap().port()
+        );
+        let command = |text: &str| {
+            let words = ["python3", "-c", &format!("{start}{text}")].map(|word| word.as_bytes().to_vec());
+            salaam_core::command::Command::Argv(words.to_vec())
+        };
+        let reads = |bench: &Bench| RunPlan {
+            profile: salaam_core::policy::Profile::ReadOnly,
+            command: command(TAKES),
+            ..bench.shell("true")
+        };
+        // Who gives has walls, or none: nothing can be opened by what it gives, and what is open already is what it was
+        // in the other's hands.
+        for (bare, works) in [(false, "writes yes\nconnects no"), (true, "writes yes\nconnects yes")] {
+            let bench = Bench::with_floor("handed", Unsandboxed::Allow);
+            let base = if bare { bench.bare("true") } else { bench.shell("true") };
+            let giving = RunPlan { command: command(GIVES), ..base };
+            let (gave, took) = tokio::join!(bench.run(giving), bench.run(reads(&bench)));
+            assert_eq!(gave.code(), Some(0), "{gave:?}");
+            let denied = ["makes", "makes-there", "reads-outside", "lists-root", "signals", "takes"];
+            let denied: Vec<_> = denied.iter().map(|what| format!("{what} no")).collect();
+            assert_eq!(took.out(), format!("{}\n{works}", denied.join("\n")), "bare {bare}: {took:?}");
+        }
+        // Without walls all of it is good for something: the attempts are no broken ones.
+        let bench = Bench::with_floor("handed-bare", Unsandboxed::Allow);
+        let both = [GIVES, TAKES].map(|text| RunPlan { command: command(text), ..bench.bare("true") });
+        let [gives, takes] = both;
+        let (_, took) = tokio::join!(bench.run(gives), bench.run(takes));
+        let works =
+            ["makes yes", "makes-there yes", "reads-outside yes", "lists-root yes", "writes yes", "connects yes"];
+        assert!(works.iter().all(|what| took.out().contains(what)), "{took:?}");
+    });
+}

@@ -103,3 +103,39 @@ fn what_a_limit_ends_is_counted() {
         }
     });
 }
+
+/// Takes one descriptor from a socket in the workspace and writes into it for some seconds, whoever is gone meanwhile.
+const HOLDER: &str = "import array, os, signal, socket, sys, time\nsignal.signal(13, signal.SIG_DFL)\ns = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\n\
+    os.chmod(sys.argv[1], 0o777)\nprint('up', flush=True)\nc = s.accept()[0]\nfds = array.array('i')\n\
+    for l, t, d in c.recvmsg(1, socket.CMSG_SPACE(4))[1]: fds.frombytes(d)\n\
+    end = time.time() + float(sys.argv[2])\nwhile time.time() < end: os.write(fds[0], b'mine ' * 3000)\ntime.sleep(30)";
+
+#[test]
+fn output_ends_with_the_command_although_somebody_outside_holds_it_and_writes_on() {
+    use std::{io::BufRead, process::Stdio};
+    unprivileged("output_ends_with_the_command_although_somebody_outside_holds_it_and_writes_on", async || {
+        let give = "import array, socket\nc = socket.socket(socket.AF_UNIX); c.connect('lying.sock')\n\
+                    c.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [1]))])\nprint('given', flush=True)";
+        // Writing on, and silent: in the second case nothing but the end itself could end it.
+        for seconds in ["20", "0"] {
+            for (way, bench, plan) in ways("held-output", &python(give)) {
+                let socket = bench.path.join("lying.sock");
+                let mut holder = std::process::Command::new("python3");
+                holder.args(["-c", HOLDER]).arg(&socket).arg(seconds).stdout(Stdio::piped()).stderr(Stdio::null());
+                let mut holder = holder.spawn().unwrap();
+                let mut up = String::new();
+                std::io::BufReader::new(holder.stdout.take().unwrap()).read_line(&mut up).unwrap();
+                assert_eq!(up, "up\n");
+                let start = Instant::now();
+                let outcome = bench.run(plan).await;
+                let took = start.elapsed();
+                drop(holder.kill());
+                holder.wait().unwrap();
+                assert!(outcome.out().contains("given"), "{way}: {:?}", outcome.exit);
+                let exit = outcome.exit.unwrap();
+                assert_eq!((exit.exit_code, exit.proven_gone), (Some(0), true), "{way}: {exit:?}");
+                assert!(took < Duration::from_secs(5), "{way}: {took:?}");
+            }
+        }
+    });
+}

@@ -30,8 +30,8 @@ use super::{
     workspace::Workspaces,
 };
 use crate::{
-    sandbox,
-    supervise::{Cgroups, Spawner},
+    sandbox::{self, LAUNCH_INSIDE},
+    supervise::{Cgroups, Spawner, end_leftovers},
 };
 
 /// Operations that are remembered as run. They come in order of time, so the oldest are forgotten.
@@ -114,6 +114,10 @@ impl Runner {
             Some(path) => path,
             None => beside_this_program().map_err(RunnerError::Supervise)?,
         };
+        let left = end_leftovers(&[Path::new(LAUNCH_INSIDE), &path]);
+        if left > 0 {
+            tracing::warn!(left, "ended what an executor before this one had left");
+        }
         let launch = LaunchFile::open(&path).map_err(|source| RunnerError::Launch { path, source })?;
         let (seccomp, bare_seccomp) = (sandbox::program()?, sandbox::bare_program()?);
         nix::sys::prctl::set_child_subreaper(true).map_err(|e| RunnerError::Supervise(e.into()))?;

@@ -13,7 +13,7 @@ use std::{
 
 use nix::{sys::stat::fstat, unistd::Pid};
 
-use super::orphans::{parent, processes};
+use super::orphans::{field, parent, processes};
 
 /// Where proc(5) has the number of threads, counted from behind the name.
 const THREADS: usize = 17;
@@ -49,10 +49,7 @@ impl Census {
 
     /// How many there are, each thread of theirs counted.
     pub fn tasks(&self) -> u64 {
-        let of = |process: i32| {
-            let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-            stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(THREADS)?.parse::<u64>().ok()
-        };
+        let of = |process: i32| field::<u64>(process, THREADS);
         self.all().into_iter().filter_map(of).sum()
     }
 

@@ -140,7 +140,11 @@ pub(super) fn processes() -> impl Iterator<Item = i32> {
 }
 
 pub(super) fn parent(process: i32) -> Option<i32> {
+    field(process, 1)
+}
+
+/// A number of /proc/PID/stat, counted from behind the name: that may hold spaces and brackets.
+pub(super) fn field<T: std::str::FromStr>(process: i32, number: usize) -> Option<T> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // A name may hold spaces and brackets; after its last bracket come the state and the parent.
-    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?.parse().ok()
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(number)?.parse().ok()
 }
