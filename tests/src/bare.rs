@@ -159,6 +159,7 @@ fn in_walls(workspace: &Path, launch: &Path) {
         hidden: &[],
         nothing: None,
         bound: Vec::new(),
+        files: Vec::new(),
         launch: Launch::Place(open(launch)),
         limits: &limits,
     };

@@ -133,6 +133,7 @@ impl Owner {
         let mut waiting: Waiting = None;
         let mut asked_to_end = false;
         let mut unheard = false;
+        let mut late = false;
         loop {
             tokio::select! {
                 biased;
@@ -156,13 +157,15 @@ impl Owner {
                     }
                 },
                 () = &mut overdue => {
-                    if unheard {
+                    if late || asked_to_end {
                         let what = if asked_to_end { "did not end it when asked" } else { "did not end it at its time limit" };
                         return Ended::Unknown(format!("the executor {what}"));
                     }
                     // A proposer that reads slowly may have held up the executor's last word: it is not waited for.
-                    unheard = true;
-                    self.cut = waiting.take().map(|_| Progress::Cut);
+                    (late, unheard) = (true, true);
+                    if waiting.take().is_some() {
+                        self.cut = Some(Progress::Cut);
+                    }
                     overdue.as_mut().reset(tokio::time::Instant::now() + OVERDUE);
                 }
                 taken = offer(&self.progress, &mut waiting), if waiting.is_some() => if !taken { waiting = None },

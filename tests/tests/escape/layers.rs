@@ -77,6 +77,7 @@ fn behind(pair: &Pair, at: &Path, off: Option<Layer>, program: &str) -> Ran {
         hidden: &[],
         nothing: None,
         bound: Vec::new(),
+        files: Vec::new(),
         launch: Launch::Place(Arc::new(place(&launch))),
         limits: &Limits::default(),
     };

@@ -169,13 +169,12 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         cgroup: false,
     };
     let mut descriptors = Descriptors::from(STATUS + 1);
-    let settings =
-        memory::sealed("git settings", GIT_SETTINGS).map_err(Refusal::kernel("writing down git's settings"))?;
-    let mut shown = vec![(Path::new(GIT_SETTINGS_INSIDE), 0o444, Arc::new(settings))];
+    let settings = sealed(GIT_SETTINGS).map_err(Refusal::kernel("writing down git's settings"))?;
+    let mut shown = Vec::new();
     for read in &read_paths {
         let Some(content) = &read.content else { continue };
         let content = sealed(content).map_err(Refusal::kernel("keeping what a read path holds"))?;
-        shown.push((&read.path, 0o444, content));
+        shown.push((read.path.as_path(), 0o444, content));
     }
     let held = scene.held.iter().map(|file| (file.path.as_path(), file.mode, Arc::clone(&file.content)));
     let walls = Walls {
@@ -187,6 +186,7 @@ pub(super) fn full(kit: &Kit, scene: &Scene<'_>, writable: bool) -> Result<Stage
         hidden: &hidden,
         nothing: Some(nothing),
         bound: held.chain(shown).collect(),
+        files: vec![(Path::new(GIT_SETTINGS_INSIDE), settings)],
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };
@@ -252,6 +252,7 @@ pub(super) fn canary(kit: &Kit, workspace: &Workspace, plan: &RunPlan, canary: C
         hidden: &[],
         nothing: None,
         bound: Vec::new(),
+        files: Vec::new(),
         launch: kit.launch.way_in()?,
         limits: &plan.limits,
     };

@@ -101,6 +101,9 @@ pub struct Walls<'a> {
     pub nothing: Option<Arc<OwnedFd>>,
     /// Content that was bound: where, mode, bytes.
     pub bound: Vec<(&'a Path, u32, Arc<OwnedFd>)>,
+    /// Our own files, copied into the root. That is read-only in the end, so they need no mount, which costs as much
+    /// as ten copies.
+    pub files: Vec<(&'a Path, Arc<OwnedFd>)>,
     /// salaam-launch: a place for a bind, or its content where the file is gone.
     pub launch: Launch,
     /// The size of /tmp and of /dev/shm.
@@ -181,6 +184,11 @@ pub fn walled(walls: Walls<'_>, status: RawFd, descriptors: &mut Descriptors) ->
         arguments.add([b"--symlink", bound.as_os_str().as_bytes(), link.as_bytes()]);
     }
     workspace(&mut arguments, &walls, descriptors);
+    for (path, content) in &walls.files {
+        let number = descriptors.add(Arc::clone(content));
+        arguments.flags(&["--perms", "0444"]);
+        arguments.with_descriptor("--file", number, path);
+    }
     match &walls.launch {
         Launch::Place(place) => {
             let number = descriptors.add(Arc::clone(place));
@@ -276,6 +284,7 @@ mod tests {
             hidden: &[],
             nothing: None,
             bound: vec![(Path::new("/srv/x/run.sh"), 0o4755, open())],
+            files: vec![(Path::new("/.salaam/gitconfig"), open())],
             launch: Launch::Place(open()),
             limits: &limits,
         };
