@@ -50,7 +50,7 @@ fn degrades(pair: &Pair, within: &Within<'_>, id: &str, seen: &str) -> String {
     let edit = json!({"edits": [{"path": path, "create": "an edit\n"}], "grant": true});
     let edited = pair.post(edit).json();
     if ["sandbox-landlock", "sandbox-seccomp"].contains(&id) {
-        assert!(text(&edited["error"], "message").contains("not confined: the kernel"), "{edited:#}");
+        assert!(text(&edited["error"], "message").contains("not confined: "), "{edited:#}");
     } else {
         assert_eq!(edited["state"], "completed", "{edited:#}");
         assert_eq!(fs::read_to_string(pair.workspace.join(path)).expect("it was made"), "an edit\n");
@@ -225,7 +225,7 @@ fn without_user_namespaces_bare_commands_leave_nothing_and_reach_no_executor_or_
              sysctl -q user.max_user_namespaces=0"
         ))
     };
-    without().salaam(&["host", "plan", "--pin", "--tools-user", &pair.host.tools.name]).ok();
+    without().salaam(&["host", "plan", "--pin"]).ok();
     let health = without().start(&[]).ok().json();
     let execution = &health["tool_execution"];
     assert_eq!(execution["isolation"], "tools-user-no-os-sandbox", "{health:#}");

@@ -1,17 +1,17 @@
-//! git inside: every git that can be had here, in repositories of the service user, of the tools user and of a third
-//! account. (The oldest is fetched from the archive of Debian; where there is none, that is said.)
+//! git inside: every git of this machine, in repositories of the service user, of the tools user and of a third account.
+//!
+//! An older one is shown, too, where its package was unpacked: SALAAM_TEST_OLDER_GIT=DIRECTORY/usr[:…]. The oldest that
+//! is promised is 2.34: before 2.31 no variable tells git which repositories of others it may use.
 
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
-use salaam_tests::{Account, Host, Pair, Ran, host::chown, limit, pair::text, ran};
+use salaam_tests::{Account, Host, Pair, host::chown, limit, ran};
 
 /// A git of this machine, or of an older system.
 struct Git {
-    /// What it says that it is.
-    version: String,
     /// The directory with its programs.
     directory: PathBuf,
     /// What it must be told to run from another place than it was built for.
@@ -19,16 +19,16 @@ struct Git {
 }
 
 impl Git {
-    fn at(directory: &Path, variables: &[String]) -> Option<Self> {
-        let program = directory.join("git").display().to_string();
-        if !directory.join("git").exists() {
-            return None;
-        }
-        let mut words = vec!["env"];
-        words.extend(variables.iter().map(String::as_str));
-        words.extend([program.as_str(), "--version"]);
-        let version = ran::run(&words).out().trim().to_owned();
-        Some(Self { version, directory: directory.to_owned(), variables: variables.to_vec() })
+    fn at(directory: &Path) -> Option<Self> {
+        directory.join("git").exists().then(|| Self { directory: directory.to_owned(), variables: Vec::new() })
+    }
+
+    /// One that was unpacked from another system's package: its `usr`.
+    fn unpacked(from: &Path) -> Self {
+        let set = [("GIT_EXEC_PATH", "lib/git-core"), ("GIT_TEMPLATE_DIR", "share/git-core/templates")];
+        let variables = set.map(|(name, place)| format!("{name}={}", from.join(place).display()));
+        assert!(from.join("bin/git").exists(), "there is no git in {}", from.display());
+        Self { directory: from.join("bin"), variables: variables.to_vec() }
     }
 
     /// `text` for a shell in which `git` is this one.
@@ -38,35 +38,21 @@ impl Git {
     }
 }
 
-/// The git of Debian 11, unpacked; None where its archive cannot be reached.
-fn older(host: &Host) -> Option<Git> {
-    let area = host.prefix.join("older-git");
-    let at = area.display();
-    let text = format!(
-        "set -e; mkdir -p {at}/lists/partial {at}/archives/partial; cd {at}
-         echo 'deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bullseye main' >old.list
-         options='-q -o APT::Sandbox::User=root -o Acquire::Languages=none -o Dir::Etc::SourceList={at}/old.list
-             -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists={at}/lists -o Dir::Cache={at} -o Acquire::Retries=0
-             -o Acquire::http::Timeout=20'
-         timeout 100 apt-get $options update >/dev/null
-         version=$(apt-cache $options madison git | sed -n 's/ //g; s/^git|\\(1:2\\.3[0-8][^|]*\\)|.*/\\1/p' | head -1)
-         timeout 60 apt-get $options download git=$version >/dev/null
-         dpkg -x git_*.deb unpacked; rm -rf lists archives *.deb; chmod -R go+rX ."
-    );
-    let fetched = Ran::of(std::process::Command::new("sh").args(["-c", &text]));
-    if fetched.code != Some(0) {
-        eprintln!("skipped, an older git cannot be had here: {fetched}");
-        return None;
-    }
-    let from = area.join("unpacked/usr");
-    let set = [("GIT_EXEC_PATH", "lib/git-core"), ("GIT_TEMPLATE_DIR", "share/git-core/templates")];
-    Git::at(&from.join("bin"), &set.map(|(name, place)| format!("{name}={}", from.join(place).display())))
+/// Older ones, where somebody unpacked them.
+fn older() -> Vec<PathBuf> {
+    let Some(places) = std::env::var_os(OLDER) else {
+        println!("no older git is shown: set {OLDER} to `usr` directories of its packages, unpacked");
+        return Vec::new();
+    };
+    std::env::split_paths(&places).collect()
 }
+
+const OLDER: &str = "SALAAM_TEST_OLDER_GIT";
 
 /// A repository with one commit and a hook in the workspace, all of it `owner`'s and the work group's.
 fn repository(pair: &Pair, owner: &Account) {
     let text = format!(
-        "set -e; cd {at}; git init -q .; rm -f .git/hooks/*.sample; git config core.sharedRepository group
+        "set -e; cd {at}; chown root: .; git init -q .; rm -f .git/hooks/*.sample; git config core.sharedRepository group
          echo 1 >file; git add file; git -c user.name=x -c user.email=x@example.org commit -qm first
          printf '#!/bin/sh\\necho the hook ran\\n' >.git/hooks/pre-commit
          chown -R {owner}:{group} .; chmod -R u+rwX,g+rwX,o-rwx .; find . -type d -exec chmod g+s {{}} +
@@ -111,28 +97,25 @@ fn every_git_works_in_repositories_of_either_account_and_of_a_third() {
     // The third account: an operator who works in there, too.
     ran::run(&["usermod", "--append", "--groups", &host.name("work"), &host.operator.name]);
     let mut pair = Pair::new(host);
-    let old = older(host);
-    let gits: Vec<Git> = [Git::at(Path::new("/usr/bin"), &[]), Git::at(Path::new("/usr/local/bin"), &[]), old]
-        .into_iter()
-        .flatten()
-        .collect();
-    // What is not of the system is shown by name.
-    let shown: Vec<_> = gits.iter().filter(|git| !git.variables.is_empty()).collect();
-    for git in &shown {
-        let place = git.directory.parent().expect("it is below usr").display();
-        pair.configure(&format!("local_sandbox_read_paths = [\"{place}\"]\n"));
-    }
+    let older = older();
+    let here = ["/usr/bin", "/usr/local/bin"].iter().filter_map(|place| Git::at(Path::new(place)));
+    let gits: Vec<Git> = here.chain(older.iter().map(|place| Git::unpacked(place))).collect();
+    // What is not the system's is shown by name.
+    let shown: Vec<String> = older.iter().map(|place| format!("\"{}\"", place.display())).collect();
+    pair.configure(&format!("local_sandbox_read_paths = [{}]\n", shown.join(", ")));
     pair.start().ok();
     let mut broke = Vec::new();
     for git in &gits {
+        let mut version = String::new();
         for owner in [&host.service, &host.tools, &host.operator] {
             pair.with_workspace();
             repository(&pair, owner);
+            version = pair.run(&["sh", "-c", &git.with("git --version")]).ok().out().trim().to_owned();
             for (what, text) in WORK {
                 let named = "export GIT_AUTHOR_NAME=x GIT_AUTHOR_EMAIL=x@e.org GIT_COMMITTER_NAME=x GIT_COMMITTER_EMAIL=x@e.org\n";
                 let ran = pair.run(&["sh", "-c", &git.with(&format!("{named}{text}"))]);
                 if ran.code != Some(0) {
-                    broke.push(format!("{}, {} of {}: {ran}", git.version, what, owner.name));
+                    broke.push(format!("{version}, {what} of {}: {ran}", owner.name));
                 }
             }
             // The user's own hook ran, as it stands there; no command could have put another in its place.
@@ -141,14 +124,13 @@ fn every_git_works_in_repositories_of_either_account_and_of_a_third() {
                 "-c",
                 &git.with("git -c user.name=x -c user.email=x@e.org commit --allow-empty -m more 2>&1"),
             ]);
-            assert!(ran.out().contains("the hook ran"), "{}: {ran}", git.version);
+            assert!(ran.out().contains("the hook ran"), "{version}: {ran}");
             let ran = pair.run(&["sh", "-c", "echo >.git/hooks/pre-commit"]);
             assert!(ran.code != Some(0) && ran.says("Read-only file system"), "{ran}");
         }
-        println!("{}", git.version);
+        println!("{version}");
     }
     assert_eq!(broke, [] as [String; 0]);
-    assert!(gits.len() >= 2 || !Path::new("/usr/local/bin/git").exists());
     pair.assert_sound();
 }
 
@@ -160,7 +142,7 @@ fn a_worktree_whose_repository_lies_outside_is_named_beforehand_and_fails_as_suc
     let pair = Pair::started(host);
     let main = host.workspace("main-of-a-worktree");
     let script = format!(
-        "set -e; cd {main}; git init -q .; git -c user.name=x -c user.email=x@e.org commit -q --allow-empty -m first
+        "set -e; chown root: {main} {at}; cd {main}; git init -q .; git -c user.name=x -c user.email=x@e.org commit -q --allow-empty -m first
          git worktree add -q --detach {at}/tree; chown -R {owner}:{group} {main} {at}; chmod -R g+rwX {main} {at}",
         main = main.display(),
         at = pair.workspace.display(),
@@ -187,5 +169,4 @@ fn a_worktree_whose_repository_lies_outside_is_named_beforehand_and_fails_as_suc
     let ran = pair.run(&["sh", "-c", "echo gitdir: /elsewhere >.git"]);
     assert_ne!(ran.code, Some(0), "{ran}");
     assert_eq!(fs::read_to_string(pair.workspace.join(".git")).expect("it is there"), format!("gitdir: {outside}\n"));
-    let _ = text;
 }

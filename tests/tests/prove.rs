@@ -78,7 +78,8 @@ fn on_a_sound_host_every_attack_is_shown_and_held_and_nothing_stays() {
     }
     println!("{held} held, not shown on this kernel: {unshown:?}");
     assert!(held >= 40, "{found:#?}");
-    assert_eq!(report["result"], if unshown.is_empty() { "pass" } else { "warn" });
+    let all_pass = report["probes"].as_array().expect("a list").iter().all(|probe| probe["result"] == "pass");
+    assert_eq!(report["result"], if all_pass { "pass" } else { "warn" });
     // What needs nothing but an account, a loopback and a file is shown on every host; so no layer is without one.
     for described in ATTACKS.iter().filter(|described| described.always) {
         assert_eq!(found[described.name].0, "pass", "{}: {:?}", described.name, found[described.name]);
@@ -283,7 +284,7 @@ fn what_does_not_work_outside_is_not_shown_and_never_held() {
     }
     let human = pair.salaam(&["doctor", "--prove"]).ok().out();
     assert!(human.lines().any(|line| line.starts_with("not shown") && line.contains("userfaultfd")), "{human}");
-    assert!(human.trim_end().ends_with("attacks do not work on this host anyway"), "{human}");
+    assert!(!human.contains(&format!("{ATTACK}userfaultfd\n    seen")), "nobody can mend it: {human}");
 }
 
 #[test]
@@ -331,7 +332,8 @@ fn the_timer_finds_a_wall_that_falls_while_the_service_runs_and_one_that_stands_
     pair.run(&["true"]).ok();
     let now = (pair.executors().first().map(|one| one.pid), pair.service_process().map(|one| one.pid));
     assert_eq!(now, (Some(executor), Some(service)), "neither was started again");
-    assert_eq!(traces(&pair).iter().filter(|trace| trace.contains("/dev/shm")).count(), 0);
+    // A look may be under way.
+    eventually("nothing stays", Duration::from_secs(10), || traces(&pair).is_empty().then_some(()));
 }
 
 /// Whoever is denied everything proves nothing by being denied.
@@ -377,7 +379,7 @@ fn slow_programs_are_waited_for() {
     let started = within.start(&[]).ok();
     let health = started.json();
     assert!(started.wall > Duration::from_secs(10), "sudo was not slow: {:?}", started.wall);
-    assert_eq!((&health["status"], &health["warnings"]), (&json!("ok"), &json!([])), "{health:#}");
+    assert_eq!(health["status"], "ok", "{health:#}");
     for id in ["tools-user-can-sudo", "can-cron", "can-at"] {
         assert_eq!(check(&health["tool_execution"], id)["result"], "pass", "{health:#}");
     }

@@ -285,3 +285,111 @@ fn failed(id: &str, evidence: String, fix: String) -> SandboxStatus {
     let checks = before.chain([Check::fail(id, evidence, fix)]).collect();
     SandboxStatus { sandbox: None, checks }
 }
+
+#[cfg(test)]
+mod tests {
+    use salaam_core::check::Status;
+
+    use super::*;
+
+    /// Every attack works outside and is denied inside as it should be.
+    fn held() -> Songs {
+        let works: BTreeMap<Attack, i32> = ATTACKS.iter().map(|described| (described.attack, 0)).collect();
+        let denied = ATTACKS.iter().map(|described| (described.attack, described.denied[0])).collect();
+        Songs { before: works.clone(), inside: denied, after: works }
+    }
+
+    fn sandbox(landlock_abi: u32) -> Sandbox {
+        let landlock = if landlock_abi == 0 { "not-enforced" } else { "fully-enforced" };
+        Sandbox {
+            backend: "bubblewrap".into(),
+            version: String::new(),
+            landlock_abi,
+            landlock: landlock.into(),
+            seccomp: true,
+            namespaces: Vec::new(),
+            warm: false,
+            cgroup: Vec::new(),
+        }
+    }
+
+    fn of<'a>(status: &'a SandboxStatus, name: &str) -> &'a Check {
+        let id = format!("sandbox-attack-{name}");
+        status.checks.iter().find(|check| check.id == id).unwrap()
+    }
+
+    #[test]
+    fn what_works_inside_or_was_not_heard_of_or_is_denied_otherwise_is_named_and_ends_the_sandbox() {
+        for attack in ATTACKS {
+            for inside in [Some(0), None, Some(nix::libc::EIO)] {
+                let mut songs = held();
+                match inside {
+                    Some(errno) => drop(songs.inside.insert(attack.attack, errno)),
+                    None => drop(songs.inside.remove(&attack.attack)),
+                }
+                let status = judged(sandbox(7), Proof::Whole, &songs);
+                assert!(status.sandbox.is_none(), "{}: {inside:?}", attack.name);
+                assert_eq!(of(&status, attack.name).status, Status::Fail, "{}: {inside:?}", attack.name);
+                let canary = status.checks.iter().find(|check| check.id == "sandbox-canary").unwrap();
+                assert!(canary.evidence.starts_with(attack.name), "{canary:?}");
+                // The short set has it too, if it is in there, and names no others.
+                assert_eq!(
+                    judged(sandbox(7), Proof::Short, &songs).sandbox.is_none(),
+                    attack.always,
+                    "{}",
+                    attack.name
+                );
+            }
+        }
+        assert!(judged(sandbox(7), Proof::Whole, &held()).sandbox.is_some());
+    }
+
+    #[test]
+    fn what_does_not_work_outside_before_and_after_is_never_held() {
+        for (before, after) in [(nix::libc::ENOENT, 0), (0, nix::libc::ENOENT), (nix::libc::ENOSYS, nix::libc::ENOSYS)]
+        {
+            let mut songs = held();
+            songs.before.insert(Attack::HardLink, before);
+            songs.after.insert(Attack::HardLink, after);
+            let status = judged(sandbox(7), Proof::Whole, &songs);
+            let check = of(&status, "hard-link-outside");
+            assert!(status.sandbox.is_some(), "others of its layer are shown");
+            assert!(check.status == Status::Unproven && check.evidence.starts_with("not shown: "), "{check:?}");
+        }
+    }
+
+    #[test]
+    fn a_layer_of_which_nothing_is_shown_is_not_believed() {
+        for layer in SHOWN {
+            for proof in [Proof::Short, Proof::Whole] {
+                let mut songs = held();
+                for described in ATTACKS.iter().filter(|described| described.layer == layer) {
+                    songs.after.insert(described.attack, nix::libc::ENOENT);
+                }
+                let status = judged(sandbox(7), proof, &songs);
+                let canary = status.checks.iter().find(|check| check.id == "sandbox-canary").unwrap();
+                assert!(status.sandbox.is_none() && canary.status == Status::Fail, "{layer}: {canary:?}");
+                assert!(canary.evidence.contains(&format!("nothing was shown about {layer}")), "{canary:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_scope_is_asked_for_only_where_the_kernel_has_scopes() {
+        let mut songs = held();
+        songs.inside.insert(Attack::SignalLaunch, 0);
+        for (abi, usable, shown) in [(0, true, Status::Unproven), (5, true, Status::Unproven), (6, false, Status::Fail)]
+        {
+            let status = judged(sandbox(abi), Proof::Whole, &songs);
+            assert_eq!((status.sandbox.is_some(), of(&status, "signal-launch").status), (usable, shown), "{abi}");
+        }
+    }
+
+    #[test]
+    fn a_whole_proof_crosses_the_bridge() {
+        let status = judged(sandbox(7), Proof::Whole, &held());
+        let checks = status.checks.len();
+        let crossed = salaam_proto::wire::ProbeSandboxReply::from(status);
+        assert_eq!(SandboxStatus::try_from(crossed).unwrap().checks.len(), checks);
+    }
+}
