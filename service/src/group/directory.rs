@@ -12,7 +12,7 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, openat},
     libc,
     sys::{
-        stat::{Mode, fstat, mkdirat},
+        stat::{Mode, fchmod, fstat, mkdirat},
         statfs::{CGROUP2_SUPER_MAGIC, fstatfs},
     },
     unistd::{UnlinkatFlags, unlinkat},
@@ -41,12 +41,17 @@ impl Directory {
         Ok(Self(openat(&self.0, name, DIRECTORY, Mode::empty())?))
     }
 
-    /// Makes a group below, or finds the one that is there. Nobody but this account can write to it.
+    /// Makes a group below, or finds the one that is there. Nobody but this account can enter it.
     pub(super) fn make(&self, name: &str) -> io::Result<Self> {
-        match mkdirat(&self.0, name, Mode::from_bits_truncate(0o755)) {
+        match mkdirat(&self.0, name, Mode::S_IRWXU) {
             Ok(()) | Err(nix::errno::Errno::EEXIST) => self.child(name),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Lets others look into it: its files are readable by all, and writable by this account.
+    pub(super) fn show(&self) -> io::Result<()> {
+        Ok(fchmod(&self.0, Mode::from_bits_truncate(0o755))?)
     }
 
     /// Removes an empty group below, and all that are below that one.

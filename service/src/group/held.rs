@@ -99,6 +99,8 @@ impl Group {
             let name = format!("command-{number}");
             let command = self.tools.make(&name).map_err(step("making", &name))?;
             self.limit(&command, &name)?;
+            // The executor asks whether it is empty, and whether memory ended what was in it.
+            command.show().map_err(step("showing", &name))?;
             let procs =
                 command.open("cgroup.procs", OFlag::O_WRONLY).map_err(step("opening cgroup.procs of", &name))?;
             let kill = command.open("cgroup.kill", OFlag::O_WRONLY).map_err(step("opening cgroup.kill of", &name))?;
