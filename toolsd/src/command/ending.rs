@@ -10,6 +10,9 @@ use crate::supervise::{PROOF, Tree};
 
 /// Between TERM and KILL.
 const GRACE: Duration = Duration::from_secs(2);
+/// What launch may take where the executor itself ends, or nobody waits: less than the executor has for all of it
+/// (rpc, `SHUTDOWN`), since what is left then has nobody.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// How far the end of a command has come.
 pub(super) struct Ending {
@@ -36,7 +39,7 @@ impl Ending {
                 Self::at(Stage::Asked, GRACE)
             }
             Asked::Stop if tree.is_ended_from_outside() => Self::kill(tree),
-            Asked::Stop => Self::at(Stage::Told, tree.end()),
+            Asked::Stop => Self::at(Stage::Told, tree.end().min(HURRY)),
         }
     }
 

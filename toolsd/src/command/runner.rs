@@ -245,10 +245,15 @@ impl Runner {
         drop(task.await);
     }
 
+    /// Waits until no command is under way.
+    pub async fn idle(&self) {
+        drop(self.shared.under_way.subscribe().wait_for(|count| *count == 0).await);
+    }
+
     /// Kills every command and returns when all are gone. Later ones are refused.
     pub async fn shutdown(&self) {
         self.shared.stop.send_replace(true);
-        drop(self.shared.under_way.subscribe().wait_for(|count| *count == 0).await);
+        self.idle().await;
     }
 }
 

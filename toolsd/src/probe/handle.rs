@@ -51,6 +51,11 @@ impl Prober {
         self.pid
     }
 
+    /// Waits until it is gone, or so late that nothing it says counts any more.
+    pub async fn gone(&self) {
+        self.asks.closed().await;
+    }
+
     /// Has everything tried, in order.
     ///
     /// # Errors
@@ -64,7 +69,12 @@ impl Prober {
 }
 
 async fn own(mut socket: tokio::net::UnixStream, mut asked: mpsc::Receiver<Ask>) {
-    while let Some(Ask { attempts, answer }) = asked.recv().await {
+    loop {
+        let ask = tokio::select! {
+            ask = asked.recv() => ask,
+            () = unasked(&socket) => return,
+        };
+        let Some(Ask { attempts, answer }) = ask else { return };
         let outcome = tokio::time::timeout(WITHIN, exchange(&mut socket, attempts))
             .await
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
@@ -74,6 +84,17 @@ async fn own(mut socket: tokio::net::UnixStream, mut asked: mpsc::Receiver<Ask>)
         if broken {
             // A late answer would be taken for the next one's.
             return;
+        }
+    }
+}
+
+/// Waits until the prober ends, or says something unasked, which no prober does.
+async fn unasked(socket: &tokio::net::UnixStream) {
+    // What the runtime knows of an earlier answer says nothing of now: only the kernel's word does.
+    while socket.readable().await.is_ok() {
+        match socket.try_read(&mut [0]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => return,
         }
     }
 }

@@ -45,7 +45,7 @@ pub struct Executor {
     pub(super) closer: Closer,
     /// The owner tasks of running commands; ended by [`super::serve()`].
     pub(super) running: Arc<Mutex<JoinSet<()>>>,
-    prober: Prober,
+    pub(super) prober: Prober,
     phase: Arc<Mutex<Phase>>,
 }
 

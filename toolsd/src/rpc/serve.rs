@@ -47,6 +47,8 @@ pub enum Ended {
     Impossible(String),
     /// A signal asked for the end (sudo relays TERM).
     Signalled,
+    /// The prober is gone. Only a new executor can make one: it is made before no_new_privs.
+    Unproven,
 }
 
 impl fmt::Display for Ended {
@@ -55,6 +57,7 @@ impl fmt::Display for Ended {
             Self::ByService => f.write_str("the service closed it"),
             Self::Impossible(what) => write!(f, "impossible: {what}"),
             Self::Signalled => f.write_str("a signal asked for it"),
+            Self::Unproven => f.write_str("the prober is gone, and only a new executor can make one"),
         }
     }
 }
@@ -90,6 +93,8 @@ pub async fn serve(stream: UnixStream, executor: Arc<Executor>) -> io::Result<En
         _ = terminate.recv() => Ended::Signalled,
         _ = interrupt.recv() => Ended::Signalled,
         _ = hangup.recv() => Ended::Signalled,
+        // What runs goes to its end first; meanwhile what is tried fails, and the service grants nothing new.
+        () = async { executor.prober.gone().await; executor.runner.idle().await } => Ended::Unproven,
         served = server => match served {
             Ok(()) => Ended::ByService,
             Err(error) => Ended::Impossible(error.to_string()),
