@@ -7,7 +7,7 @@ use std::borrow::Cow;
 /// committed in it, or started an agent there: it runs a program that the file names, or reads settings that do. What a
 /// person runs on purpose (a build, a test, a package manager, a debugger, a language's own prompt) is not of this kind.
 ///
-/// One with a slash counts with that directory right above it. docs/isolation.md says what is left out, and why.
+/// One with a slash counts with that directory right above it. SECURITY.md says what is left out, and why.
 pub const AUTO_RUN: &[&str] = &[
     // Editors: tasks, language servers, start-up files.
     ".vscode",

@@ -212,6 +212,8 @@ fn there_is_no_network_and_no_socket_outside_is_reached() {
 fn system_calls_that_widen_the_walls_are_refused() {
     unprivileged("system_calls_that_widen_the_walls_are_refused", async || {
         let bench = open_bench("calls");
+        let works = "python3 -c 'import socket\nfor f, t, p in [(16, 3, 0), (16, 3, 15), (2, 1, 0), (2, 1, 6), (10, 2, 17), (1, 5, 0)]: socket.socket(f, t, p)\nprint(len(socket.if_nameindex()))'";
+        assert_eq!(bench.sh(works).await.out(), "1", "what programs use stays");
         // name, arguments of syscall(2) in Python, whether it works bare.
         let calls = [
             ("unshare", "libc.unshare(0x10000000)", true),
@@ -236,6 +238,10 @@ fn system_calls_that_widen_the_walls_are_refused() {
             ("openat2 setuid", "libc.syscall(437, -100, b'new', numbers(0o101, 0o4755, 0), 24)", true),
             ("the limits of launch", "libc.syscall(302, 2, 4, numbers(0, 0), None)", false),
             ("the limits of init", "libc.syscall(302, 1, 4, numbers(0, 0), None)", true),
+            ("a netlink family of the kernel's inside", "libc.socket(16, 3, 16)", true),
+            ("netfilter", "libc.socket(16, 3, 12)", true),
+            ("sctp", "libc.socket(2, 1, 132)", true),
+            ("l2tp over IPv6", "libc.socket(10, 2, 115)", false),
             ("open_tree_attr", "libc.syscall(467, -100, b'.', 0, None, 0)", true),
         ];
         let script = |call: &str| {

@@ -1,3 +1,5 @@
+//! The numbers of the groups, and where the kernel says that a process is, as tables.
+
 use salaam_core::limits::Limits;
 
 use super::{

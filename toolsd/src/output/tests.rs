@@ -1,3 +1,5 @@
+//! A stream read to its end by every way that it can go: whole, cut, and with nobody to hear it.
+
 use salaam_core::digest::Digest;
 
 use super::*;

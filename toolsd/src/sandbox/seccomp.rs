@@ -1,7 +1,7 @@
 //! The system calls that no command gets, each with its reason and with who would miss it.
 //!
 //! A deny list on purpose: commands are compilers, test suites and interpreters, and what they need cannot be
-//! listed. Files, network and other processes are the business of namespaces and landlock; this filter takes
+//! listed. What a later kernel adds is absent until somebody has read what it does. Files, network and other processes are the business of namespaces and landlock; this filter takes
 //! away the parts of the kernel that widen those, or that only an attack asks for. It is the same in every
 //! build. ptrace stays: debuggers work, and it reaches nothing outside the command's pid namespace and
 //! landlock domain (salaam-launch is not dumpable).
@@ -34,8 +34,10 @@ enum When {
     Masked(u8, u64, &'static [u64]),
     /// An argument is none of these values.
     NoneOf(u8, &'static [u64]),
+    /// The first argument is this, and the third none of these.
+    Protocol(u64, &'static [u64]),
 }
-use When::{Always, AnyBit, Bits, Masked, NoneOf};
+use When::{Always, AnyBit, Bits, Masked, NoneOf, Protocol};
 
 /// What makes a namespace. CLONE_NEWTIME shares its bit with the exit signal of clone(2) and only counts for
 /// unshare(2).
@@ -57,6 +59,13 @@ const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_
 const INT: u64 = 0xffff_ffff;
 /// bwrap's and salaam-launch's numbers in the command's pid namespace.
 const WATCHERS: &[u64] = &[1, 2];
+const NETLINK: u64 = libc::AF_NETLINK as u64;
+/// NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_KOBJECT_UEVENT.
+const NETLINK_PROTOCOLS: &[u64] = &[0, 4, 15];
+const INET: u64 = libc::AF_INET as u64;
+const INET6: u64 = libc::AF_INET6 as u64;
+/// The family's own, ICMP, TCP, UDP, ICMPv6, MPTCP.
+const INET_PROTOCOLS: &[u64] = &[0, 1, 6, 17, 58, 262];
 const TERMINAL: &[u64] = &[0x5412, 0x541c, 0x5423];
 
 /// Call, when it is denied with EPERM, why, and who would need it.
@@ -77,6 +86,9 @@ const DENIED: &[Denied] = &[
     (libc::SYS_mount_setattr, Always, "makes a read-only mount writable", "as mount"),
     (libc::SYS_pivot_root, Always, "as mount", "as mount"),
     (libc::SYS_socket, NoneOf(0, FAMILIES), "AF_VSOCK is not per network namespace, AF_PACKET and AF_ALG are attack surface", "virtual machine agents, packet capture"),
+    (libc::SYS_socket, Protocol(NETLINK, NETLINK_PROTOCOLS), "each is an interface of another part of the kernel (netfilter, xfrm, audit, crypto)", "nft, ip xfrm, auditctl: as administrators"),
+    (libc::SYS_socket, Protocol(INET, INET_PROTOCOLS), "SCTP, L2TP, SMC and others load modules of their own", "telephony stacks"),
+    (libc::SYS_socket, Protocol(INET6, INET_PROTOCOLS), "as with AF_INET", "as with AF_INET"),
     (libc::SYS_socketpair, NoneOf(0, FAMILIES), "as socket", "as socket"),
     (libc::SYS_ioctl, Masked(1, INT, TERMINAL), "TIOCSTI and TIOCLINUX type into a terminal, TIOCSETD loads line disciplines", "slattach"),
     (libc::SYS_prlimit64, NoneOf(0, &[0]), "limits of another process of the account can be lowered until it fails, salaam-launch's too: the landlock domain does not stop that", "prlimit --pid"),
@@ -156,6 +168,12 @@ const ABSENT: &[Absent] = &[
     (libc::SYS_io_uring_register, "as io_uring_setup", "as io_uring_setup"),
 ];
 
+/// The last call that was read about for this list: file_setattr(2), Linux 6.17, the same number on every architecture
+/// that has a program here. Of those since Linux 5.12 that are not named above: landlock and mseal only restrict,
+/// memfd_secret counts as locked memory, process_madvise and process_mrelease need the right to trace, statmount and
+/// listmount tell of this mount namespace only, setxattrat, file_setattr and lsm_set_self_attr do what older calls do.
+const LAST_READ: u32 = 469;
+
 /// The x32 calls of x86_64 carry this bit; a filter that compares plain numbers misses them all.
 const X32: u32 = 0x4000_0000;
 
@@ -183,18 +201,22 @@ const IOPRIO_RAISED: &[u64] = &[2 << 13, (2 << 13) | 1, (2 << 13) | 2, (2 << 13)
 
 /// Compiles the program of a sandboxed command, as the kernel's `sock_filter` records.
 pub fn program() -> Result<Vec<u8>, FilterError> {
-    compiled(DENIED.iter().chain(OLDER), ABSENT)
+    compiled(DENIED.iter().chain(OLDER), ABSENT, Some(LAST_READ))
 }
 
 /// The program of a bare command without a pid namespace.
 pub fn bare_program() -> Result<Vec<u8>, FilterError> {
-    compiled(BARE.iter(), &[])
+    compiled(BARE.iter(), &[], None)
 }
 
 type Denied = (c_long, When, &'static str, &'static str);
 type Absent = (c_long, &'static str, &'static str);
 
-fn compiled<'a>(list: impl Iterator<Item = &'a Denied>, absent: &[Absent]) -> Result<Vec<u8>, FilterError> {
+fn compiled<'a>(
+    list: impl Iterator<Item = &'a Denied>,
+    absent: &[Absent],
+    last: Option<u32>,
+) -> Result<Vec<u8>, FilterError> {
     let architecture = TargetArch::try_from(std::env::consts::ARCH).map_err(FilterError::Architecture)?;
     let mut rules = std::collections::BTreeMap::<i64, Vec<SeccompRule>>::new();
     for (call, when, _, _) in list {
@@ -204,7 +226,7 @@ fn compiled<'a>(list: impl Iterator<Item = &'a Denied>, absent: &[Absent]) -> Re
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, deny, architecture).map_err(FilterError::Rules)?;
     let denied = BpfProgram::try_from(filter).map_err(FilterError::Rules)?;
     let mut program = Vec::new();
-    prelude(&mut program, absent);
+    prelude(&mut program, absent, last);
     for record in denied {
         instruction(&mut program, record.code, record.jt, record.jf, record.k);
     }
@@ -226,6 +248,11 @@ fn compile(when: &When) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
         Masked(argument, mask, values) => {
             values.iter().map(|value| SeccompRule::new(vec![masked(*argument, *mask, *value)?])).collect()
         }
+        Protocol(family, protocols) => {
+            let is = SeccompCondition::new(0, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, *family);
+            let other = |value: &u64| SeccompCondition::new(2, SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, *value);
+            Ok(vec![SeccompRule::new([is].into_iter().chain(protocols.iter().map(other)).collect::<Result<_, _>>()?)?])
+        }
         // The kernel reads the family or the pid as an int, so the upper half must not make it look like another one.
         NoneOf(argument, values) => {
             let unequal =
@@ -241,7 +268,7 @@ fn each_bit(bits: u64) -> impl Iterator<Item = u64> {
 
 /// What seccompiler cannot say: absent calls and the x32 range. Its own program follows and checks the
 /// architecture first; so does this one, since numbers mean nothing before that.
-fn prelude(program: &mut Vec<u8>, calls: &[Absent]) {
+fn prelude(program: &mut Vec<u8>, calls: &[Absent], last: Option<u32>) {
     const LOAD: u16 = 0x20;
     const JUMP_EQUAL: u16 = 0x15;
     const JUMP_GREATER_EQUAL: u16 = 0x35;
@@ -254,6 +281,10 @@ fn prelude(program: &mut Vec<u8>, calls: &[Absent]) {
     instruction(program, LOAD, 0, 0, NUMBER);
     if cfg!(target_arch = "x86_64") {
         instruction(program, JUMP_GREATER_EQUAL, 0, 1, X32);
+        instruction(program, RETURN, 0, 0, absent);
+    }
+    if let Some(last) = last {
+        instruction(program, JUMP_GREATER_EQUAL, 0, 1, last + 1);
         instruction(program, RETURN, 0, 0, absent);
     }
     for (call, _, _) in calls {
@@ -287,6 +318,39 @@ mod tests {
         for program in [program().unwrap(), bare_program().unwrap()] {
             assert_eq!(program.len() % 8, 0);
             assert!(program.len() / 8 < 4096, "BPF_MAXINSNS");
+        }
+    }
+
+    /// What the beginning of a program makes of a call: it returns, or goes on to the rules.
+    fn answer(program: &[u8], number: u32) -> Option<u32> {
+        let mut at = 0;
+        let mut loaded = 0;
+        loop {
+            let record = program.get(at * 8..at * 8 + 8)?;
+            let code = u16::from_le_bytes([record[0], record[1]]);
+            let operand = u32::from_le_bytes(record[4..].try_into().unwrap());
+            let (yes, no) = (usize::from(record[2]), usize::from(record[3]));
+            at += 1;
+            match code {
+                0x20 if operand == 4 => loaded = ARCHITECTURE,
+                0x20 if operand == 0 => loaded = number,
+                0x15 => at += if loaded == operand { yes } else { no },
+                0x35 => at += if loaded >= operand { yes } else { no },
+                0x06 => return Some(operand),
+                _ => return None,
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_later_kernel_adds_is_absent() {
+        let absent = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+        let program = program().unwrap();
+        for number in [LAST_READ + 1, 500, 1000, 0x3fff_ffff, X32, X32 | 39, u32::MAX] {
+            assert_eq!(answer(&program, number), Some(absent), "{number}");
+        }
+        for number in [libc::SYS_getpid as u32, LAST_READ] {
+            assert_ne!(answer(&program, number), Some(absent), "{number}");
         }
     }
 
