@@ -94,14 +94,18 @@ pub fn spawn_in(
     let pid = Pid::from_raw(libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidData)?);
     // Closed by exec: the end of the stream means that the program has begun, four bytes that it has not.
     let mut errno = [0; 4];
-    match failed.read(&mut errno) {
-        Ok(4) => {
-            // Our own child, which ends at once.
-            let _ = nix::sys::wait::waitpid(pid, None);
-            Err(io::Error::from_raw_os_error(i32::from_ne_bytes(errno)))
+    let failure = match failed.read_exact(&mut errno) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(pid),
+        Ok(()) => io::Error::from_raw_os_error(i32::from_ne_bytes(errno)),
+        // Whether it has begun is not known (an interrupted read was tried again): then it has not.
+        Err(error) => {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            error
         }
-        Ok(_) | Err(_) => Ok(pid),
-    }
+    };
+    // Our own child, which ends at once.
+    let _ = nix::sys::wait::waitpid(pid, None);
+    Err(failure)
 }
 
 /// The child, up to exec.
