@@ -248,7 +248,7 @@ fn a_command_sets_priorities_of_its_own_only_and_raises_none() {
         for name in all {
             assert!(walled.contains(&format!("{name} done denied\n")), "{walled}");
         }
-        assert!(walled.contains("user denied\nraised denied\nbetter denied\nwatched by salaam-launch"), "{walled}");
+        assert!(walled.contains("user denied\nraised denied\nbetter denied\nwatched by launch"), "{walled}");
     }
     pair.stop().ok();
 }

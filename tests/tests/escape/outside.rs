@@ -210,9 +210,8 @@ impl Outside {
 
     fn control(&self, pair: &Pair, control: Control, file: &Path) -> Ran {
         let at = file.display();
-        let careless = format!(
-            "umask 0; ulimit -c unlimited 2>/dev/null; exec 9</dev/null; CARELESS_SECRET=x; trap \"\" HUP; export CARELESS_SECRET; exec setarch -R python3 {at}"
-        );
+        let careless =
+            format!("umask 0; ulimit -c unlimited 2>/dev/null; exec 9</dev/null; CARELESS_SECRET=x exec python3 {at}");
         let rooms = "for d in /var/spool /var/lib/systemd /etc/cron.d; do mkdir -p $d; mount -t tmpfs none $d; done; \
                      mkdir -p /var/spool/cron/crontabs /var/spool/cron/atjobs /var/lib/systemd/linger; exec python3 ";
         Ran::of(&mut match control {

@@ -15,7 +15,6 @@ pub const TABLE: &[Attack] = &[
     tools(OTHERS, "a process outside is signalled", "os.kill(VICTIM, 0)", &[Pid, Landlock]),
     tools(OTHERS, "a process outside is held by descriptor", "os.pidfd_open(VICTIM)", &[Pid]),
     tools(OTHERS, "a process outside is signalled by descriptor", "call(424, os.pidfd_open(VICTIM), 0, None, 0)", &[Pid, Landlock]),
-    tools(OTHERS, "a process outside is signalled by a socket that it owns", "fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, VICTIM)", &[Pid]),
     tools(OTHERS, "a process outside is traced", "trace(VICTIM)", &[Pid, Landlock]),
     tools(OTHERS, "memory of a process outside is read", "vm_read(VICTIM)", &[Pid, Landlock]),
     tools(OTHERS, "memory of a process outside is opened", "open(f'/proc/{VICTIM}/mem', 'rb')", &[Pid, Landlock]),
@@ -36,7 +35,6 @@ pub const TABLE: &[Attack] = &[
     // Inside, launch is process 2 and its init process 1; outside, two processes stand in for them.
     tools(OWN, "launch is killed", "os.kill(LAUNCH, 0)", &[Landlock]),
     tools(OWN, "launch is stopped by descriptor", "call(424, os.pidfd_open(LAUNCH), 0, None, 0)", &[Landlock]),
-    tools(OWN, "launch is stopped by a socket that it owns", "import time; a, b = socket.socketpair(); fcntl.fcntl(a, fcntl.F_SETOWN, LAUNCH); fcntl.fcntl(a, 10, signal.SIGSTOP); fcntl.fcntl(a, fcntl.F_SETFL, os.O_ASYNC); b.send(b'x'); time.sleep(.2); os.kill(LAUNCH, signal.SIGCONT) if open(f'/proc/{LAUNCH}/stat').read().rsplit(')', 1)[1].split()[0] == 'T' else fail()", &[Landlock]),
     tools(OWN, "launch is traced", "trace(LAUNCH)", &[Landlock, Hidden]),
     tools(OWN, "launch loses its limits", "resource.prlimit(LAUNCH, resource.RLIMIT_CORE, (0, 0))", &[Seccomp, Hidden]),
     tools(OWN, "the report is forged through launch's descriptors", "open(f'/proc/{LAUNCH}/fd/{LAUNCHFD}', 'wb')", &[Landlock, Hidden]),
@@ -49,7 +47,6 @@ pub const TABLE: &[Attack] = &[
     tools(OWN, "init's environment is read", "open(f'/proc/{INIT}/environ').read()", &[Landlock, User]),
     // Outside, a process of the same account stands in for the executor.
     tools(EXECUTOR, "the executor is signalled", "os.kill(EXECUTOR, 0)", &[Pid, Landlock]).everywhere(),
-    tools(EXECUTOR, "the executor is signalled by a socket that it owns", "fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, EXECUTOR)", &[Pid]).everywhere(),
     tools(EXECUTOR, "the executor is traced", "trace(EXECUTOR)", &[Pid, Landlock, Executor]).everywhere(),
     tools(EXECUTOR, "the executor's memory is read", "vm_read(EXECUTOR)", &[Pid, Landlock, Executor]).everywhere(),
     tools(EXECUTOR, "the executor's memory is opened", "open(f'/proc/{EXECUTOR}/mem', 'r+b')", &[Pid, Landlock, Executor]).everywhere(),

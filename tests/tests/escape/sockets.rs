@@ -37,8 +37,6 @@ pub const TABLE: &[Attack] = &[
     tools(LEAKS, "a secret of the parent's environment is there", "os.environ['CARELESS_SECRET']", &[Start]).everywhere(),
     tools(LEAKS, "the terminal is opened", "open('/dev/tty')", &[Start]).everywhere(),
     tools(LEAKS, "files are made for all to write", "os.umask(0) == 0 or fail()", &[Start]).everywhere(),
-    tools(LEAKS, "signals are ignored that the parent ignored", "assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN", &[Start]).everywhere(),
-    tools(LEAKS, "addresses are where the parent had them", "assert libc.personality(0xffffffff) & 0x40000", &[Start]).everywhere(),
     tools(LEAKS, "memory is dumped where a program crashes", "resource.getrlimit(resource.RLIMIT_CORE)[1] not in (0, 1) or fail()", &[Start]).everywhere(),
     tools(STAYS, "a key is added to the account's ssh", "os.makedirs(HOME + '/.ssh', exist_ok=True); open(HOME + '/.ssh/authorized_keys', 'a')", &[Mounts, Landlock]).proof("os.unlink(HOME + '/.ssh/authorized_keys')"),
     tools(STAYS, "the account's profile is changed", "open(HOME + '/.profile', 'a')", &[Mounts, Landlock]).proof("os.unlink(HOME + '/.profile')"),
