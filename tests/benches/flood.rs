@@ -157,6 +157,7 @@ fn steps(pair: &Pair, workspace: &str) -> Vec<f64> {
     let times: Vec<i64> = turns
         .map(|event| serde_json::from_value::<Timestamp>(event["time"].clone()).expect("a time").as_micros())
         .collect();
+    assert_eq!(times.len(), ANSWERS + 1, "the session took all its turns");
     times.windows(2).map(|two| (two[1] - two[0]) as f64 / 1000.0).collect()
 }
 

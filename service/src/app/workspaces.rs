@@ -165,6 +165,7 @@ impl App {
         let mut own = vec![dirs.config.clone(), dirs.state.clone(), dirs.runtime.clone(), dirs.libexec.clone()];
         own.extend(self.host.tools.iter().map(|account| account.home.clone()));
         Place {
+            read_paths: self.context.manifest.local_sandbox_read_paths.iter().map(PathBuf::from).collect(),
             homes: crate::host::people_homes(),
             own,
             workspaces: rows.iter().map(|row| PathBuf::from(std::ffi::OsStr::from_bytes(&row.path))).collect(),

@@ -37,6 +37,8 @@ pub struct Place {
     pub own: Vec<PathBuf>,
     /// Roots of the workspaces that are registered.
     pub workspaces: Vec<PathBuf>,
+    /// What the pinned plan lets commands read: one could change it in a workspace, and the executor refuses both.
+    pub read_paths: Vec<PathBuf>,
 }
 
 /// Why a directory cannot be a workspace.
@@ -64,6 +66,14 @@ pub enum Refused {
         /// The directory that it meets.
         own: PathBuf,
     },
+    /// What commands may read elsewhere.
+    #[error("{path} is, holds or lies in the read path {read}: take that out of local_sandbox_read_paths first")]
+    Read {
+        /// What was asked for.
+        path: PathBuf,
+        /// The read path that it meets.
+        read: PathBuf,
+    },
     /// Another workspace.
     #[error("{path} is, holds or lies in the workspace {other}")]
     Overlap {
@@ -85,6 +95,9 @@ pub fn judge_place(path: &Path, place: &Place) -> Result<(), Refused> {
     }
     if let Some(other) = place.workspaces.iter().find(|other| meets(path, other)) {
         return Err(Refused::Overlap { path: path.into(), other: other.clone() });
+    }
+    if let Some(read) = place.read_paths.iter().find(|read| meets(path, read)) {
+        return Err(Refused::Read { path: path.into(), read: read.clone() });
     }
     let above_a_home = |home: &&PathBuf| home.as_path() != Path::new("/") && home.starts_with(path);
     if let Some(home) = place.homes.iter().find(above_a_home) {
@@ -112,12 +125,16 @@ mod tests {
             homes: vec!["/home/ann".into(), "/root".into(), "/".into(), "/nonexistent".into()],
             own: vec!["/var/lib/salaam/state".into(), "/home/ann/.config/salaam".into()],
             workspaces: vec!["/srv/demo/ws".into()],
+            read_paths: vec!["/srv/tools/bin".into()],
         };
         let judge = |path: &str| judge_place(Path::new(path), &place);
         for fine in ["/srv/demo/other", "/home/ann/src/project", "/srv/demo/ws2", "/opt/x", "/tmp/x"] {
             assert_eq!(judge(fine), Ok(()), "{fine}");
         }
         assert_eq!(judge("/"), Err(Refused::Root));
+        for read in ["/srv/tools", "/srv/tools/bin", "/srv/tools/bin/x"] {
+            assert!(matches!(judge(read), Err(Refused::Read { .. })), "{read}");
+        }
         assert!(matches!(judge("/home/ann"), Err(Refused::Own { .. } | Refused::Home(_))));
         assert_eq!(judge("/root"), Err(Refused::Home("/root".into())));
         for system in ["/etc", "/etc/x", "/usr/local/src", "/home", "/srv", "/var", "/proc/self", "/tmp", "/var/lib/x"]

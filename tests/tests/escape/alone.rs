@@ -6,7 +6,7 @@ use salaam_tests::{Host, Pair, eventually, limit, process::Process, ran::Ran};
 use serde_json::Value;
 
 use crate::{
-    attack::Layer::{self, Executor, Limits, Pid},
+    attack::Layer::{self, Executor, Landlock, Limits, Pid},
     tight,
 };
 
@@ -66,6 +66,14 @@ pub const TABLE: &[Alone] = &[
     alone("400 descriptors at once", "python3 -c 'import os, resource\nresource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)\nfor i in range(400): os.open(\"/dev/null\", 0)\nprint(\"escaped\")'", &[Limits]),
     alone("the limits are raised again", "python3 -c 'import resource\nresource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1] or 1))\nresource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)\nprint(\"escaped\")'", &[Limits]),
     alone("the workspace grows by 128 MiB", "cd $AT && for i in 1 2 3 4 5 6 7 8; do head -c 16777216 /dev/zero >part$i; sleep 0.5; done; echo escaped", &[Executor]),
+    alone("40,000 files with nothing in them", "cd $AT && mkdir many && cd many && python3 -c 'import os, time\nfor i in range(40000): os.close(os.open(str(i), 65))\ntime.sleep(2)' && echo escaped; cd .. && rm -rf many", &[Executor]),
+    alone("40,000 files with nothing in them in /tmp", "t=$(mktemp -d); cd $t && python3 -c 'import os, time\nfor i in range(40000): os.close(os.open(str(i), 65))\ntime.sleep(2)' && echo escaped; rm -rf $t", &[Executor]),
+    alone("the workspace grows by 128 MiB in a file without a name", "cd $AT && python3 -c 'import os, time\nfs = []\nfor i in range(8):\n  f = os.open(\"x\", 66); os.unlink(\"x\"); fs.append(f)\n  os.write(f, bytes(16 << 20)); time.sleep(.4)' && echo escaped", &[Executor]),
+    alone("the workspace grows by 128 MiB in a closed directory", "cd $AT && python3 -c 'import os, time\nos.mkdir(\"shut\"); fs = [os.open(f\"shut/{i}\", 66) for i in range(8)]; os.chmod(\"shut\", 0)\nfor f in fs: os.write(f, bytes(16 << 20)); time.sleep(.4)' && echo escaped; chmod 700 shut; rm -rf shut", &[Executor]),
+    alone("shared memory of 1.5 GiB", "python3 -c 'import mmap, time\nm = mmap.mmap(-1, 1536 << 20)\nfor i in range(0, 1536 << 20, 4096): m[i] = 1\ntime.sleep(1)' && echo escaped", &[Executor]),
+    alone("files in memory of 1.5 GiB", "python3 -c 'import os, time\nfs = [os.memfd_create(str(i)) for i in range(48)]\nfor f in fs: os.write(f, bytes(32 << 20)[:33554431])\ntime.sleep(1)' && echo escaped", &[Executor]),
+    alone("10,000 signals wait", "python3 -c 'import ctypes, os, signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [40]); l = ctypes.CDLL(None); l.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]\nif all(l.sigqueue(os.getpid(), 40, None) == 0 for i in range(10000)): print(\"escaped\")'", &[Limits]),
+    alone("it is no longer the first to go when memory ends", "echo 500 >/proc/self/oom_score_adj; s=$(cat /proc/self/oom_score_adj); echo 0 >/proc/self/oom_score_adj && [ $(cat /proc/self/oom_score_adj) -lt $s ] && echo escaped", &[Landlock]),
     Alone { after: After::Output, everywhere: true, ..alone("300 MiB of output are kept", "head -c 314572800 /dev/zero", &[Executor]) },
     Alone { after: After::Output, everywhere: true, ..alone("output in writes of one byte is kept past the limit", "dd if=/dev/zero bs=1 count=1500000 2>/dev/null", &[Executor]) },
 ];
@@ -127,7 +135,7 @@ fn outside(pair: &Pair, one: &Alone, at: &Path) -> bool {
 
 #[test]
 fn what_one_command_takes_or_leaves_is_bounded() {
-    let _turn = limit!(170);
+    let _turn = limit!(400);
     let pair = tight(Host::shared());
     let mut broke = Vec::new();
     for one in TABLE {
@@ -159,7 +167,8 @@ fn what_one_command_takes_or_leaves_is_bounded() {
             if one.after == After::Sleepers {
                 eventually(one.name, Duration::from_secs(3), gone);
             }
-            pair.run(&["sh", "-c", "rm -rf -- ./part* ./big ./hole; exit 0"]).ok();
+            pair.run(&["sh", "-c", "chmod 700 shut 2>/dev/null; rm -rf -- ./part* ./big ./hole ./many ./shut; exit 0"])
+                .ok();
         }
     }
     assert_eq!(broke, [] as [String; 0]);

@@ -15,6 +15,7 @@ pub const TABLE: &[Attack] = &[
     tools(OTHERS, "a process outside is signalled", "os.kill(VICTIM, 0)", &[Pid, Landlock]),
     tools(OTHERS, "a process outside is held by descriptor", "os.pidfd_open(VICTIM)", &[Pid]),
     tools(OTHERS, "a process outside is signalled by descriptor", "call(424, os.pidfd_open(VICTIM), 0, None, 0)", &[Pid, Landlock]),
+    tools(OTHERS, "a process outside is signalled by a socket that it owns", "fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, VICTIM)", &[Pid]),
     tools(OTHERS, "a process outside is traced", "trace(VICTIM)", &[Pid, Landlock]),
     tools(OTHERS, "memory of a process outside is read", "vm_read(VICTIM)", &[Pid, Landlock]),
     tools(OTHERS, "memory of a process outside is opened", "open(f'/proc/{VICTIM}/mem', 'rb')", &[Pid, Landlock]),
@@ -47,6 +48,7 @@ pub const TABLE: &[Attack] = &[
     tools(OWN, "init's environment is read", "open(f'/proc/{INIT}/environ').read()", &[Landlock, User]),
     // Outside, a process of the same account stands in for the executor.
     tools(EXECUTOR, "the executor is signalled", "os.kill(EXECUTOR, 0)", &[Pid, Landlock]).everywhere(),
+    tools(EXECUTOR, "the executor is signalled by a socket that it owns", "fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, EXECUTOR)", &[Pid]).everywhere(),
     tools(EXECUTOR, "the executor is traced", "trace(EXECUTOR)", &[Pid, Landlock, Executor]).everywhere(),
     tools(EXECUTOR, "the executor's memory is read", "vm_read(EXECUTOR)", &[Pid, Landlock, Executor]).everywhere(),
     tools(EXECUTOR, "the executor's memory is opened", "open(f'/proc/{EXECUTOR}/mem', 'r+b')", &[Pid, Landlock, Executor]).everywhere(),
