@@ -165,6 +165,20 @@ impl Pair {
         self.start_with(&[])
     }
 
+    /// The same after a kill: a process that is not seen any more may hold the lock for another moment, as its last
+    /// thread comes back from the disk.
+    #[track_caller]
+    pub fn start_after_kill(&self) {
+        eventually("the lock of the killed service is free", Duration::from_secs(20), || {
+            let started = self.start();
+            if started.err().contains("state-locked") {
+                return None;
+            }
+            started.ok();
+            Some(())
+        });
+    }
+
     /// The same with more words.
     pub fn start_with(&self, words: &[&str]) -> Ran {
         let mut all = vec!["service", "start", "--tools-user", &self.host.tools.name];

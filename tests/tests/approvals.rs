@@ -140,7 +140,7 @@ fn a_restart_voids_what_was_open_and_says_so() {
     let asked = pair.propose(json!({"command": "echo ran > f"}));
     pair.service_process().expect("it runs").kill();
     eventually("the service is gone", Duration::from_secs(5), || pair.service_process().is_none().then_some(()));
-    pair.start().ok();
+    pair.start_after_kill();
     assert!(pair.pending().is_empty(), "nothing stays pending for ever");
     assert_eq!(text(&pair.operation(&asked.operation), "state"), "cancelled");
     let refused = pair.grant(&asked.approval, &asked.binding);

@@ -121,7 +121,7 @@ fn strike(pair: &Pair, victim: Victim, run: u64, random: &mut Seeded, tally: &mu
     }
     match victim {
         Victim::Service => {
-            pair.start().ok();
+            pair.start_after_kill();
         }
         Victim::Executor | Victim::Sudo => {
             eventually(&format!("run {run}: a new executor answers"), Duration::from_secs(10), || {

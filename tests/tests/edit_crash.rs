@@ -134,7 +134,7 @@ fn whatever_is_killed_an_edit_is_done_whole_or_not_at_all_and_has_its_end() {
         if of_service {
             let gone = || pair.service_process().is_none().then_some(());
             eventually("the service is gone", Duration::from_secs(5), gone);
-            pair.start().ok();
+            pair.start_after_kill();
         }
         eventually("commands run again", Duration::from_secs(20), || is_up(&pair).then_some(()));
         let now = tree(&pair);

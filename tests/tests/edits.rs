@@ -271,7 +271,7 @@ fn a_detached_question_outlives_the_service_as_it_is_and_one_that_changed_is_sta
         }
         eventually("the service is gone", Duration::from_secs(5), || pair.service_process().is_none().then_some(()));
         write(&pair, "b", "one\nmore\n");
-        pair.start().ok();
+        pair.start_after_kill();
         let pending = eventually("the questions are asked again", Duration::from_secs(10), || {
             let pending = pair.pending();
             (pending.len() == kept.len()).then_some(pending)

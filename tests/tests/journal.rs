@@ -238,7 +238,7 @@ fn after_a_crash_two_have_receipts_the_third_is_unknown_and_none_ran_twice() {
     });
     pair.service_process().expect("it runs").kill();
     third.wait(Duration::from_secs(20));
-    pair.start().ok();
+    pair.start_after_kill();
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(fs::read_to_string(inside(&pair, "f")).expect("it is there"), "1\n2\n3\n");
     let states: Vec<String> = pair

@@ -19,7 +19,7 @@ use salaam_tests::{
 };
 
 /// Between the end of a process and the end of all that hangs on it.
-const GONE: Duration = Duration::from_secs(4);
+const GONE: Duration = Duration::from_secs(20);
 /// The same each time.
 const SEED: u64 = 20_261_130;
 
@@ -120,7 +120,7 @@ impl When {
 
 fn again(pair: &Pair) {
     if pair.service_process().is_none() {
-        pair.start().ok();
+        pair.start_after_kill();
     }
     eventually("the next command runs", Duration::from_secs(20), || {
         (pair.run(&["echo", "well"]).out() == "well\n").then_some(())

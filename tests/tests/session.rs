@@ -267,7 +267,7 @@ fn a_killed_service_leaves_what_ran_unknown_until_a_person_looked() {
     eventually("it is gone", LONG, || pair.service_process().is_none().then_some(()));
     eventually("its worker is gone", LONG, || workers(&pair).is_empty().then_some(()));
     eventually("its commands are gone", LONG, || pair.commands().is_empty().then_some(()));
-    pair.start().ok();
+    pair.start_after_kill();
     let session = until(&pair, &id, "waiting:reconcile");
     assert_eq!(session["worker_epoch"], 2, "{session}");
     let operation = text(&session["turns"][0]["calls"][0], "operation");

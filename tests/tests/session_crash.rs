@@ -137,7 +137,7 @@ fn strike(pair: &Pair, victim: Victim, run: u64, random: &mut Seeded, tally: &mu
                 process.kill();
             }
             if victim == Victim::Service {
-                pair.start().ok();
+                pair.start_after_kill();
             }
         }
         if let Some(state) = tend(pair, &session, tally)

@@ -147,21 +147,30 @@ fn a_command_is_in_a_group_of_its_own_of_which_its_account_can_change_nothing() 
         };
         let commands = || inside("command-1").len() + inside("command-2").len();
         assert_eq!(commands(), 0);
-        let (outcome, seen) = tokio::join!(bench.sh("sleep 0.7 & sleep 0.7"), async {
-            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-            commands()
-        });
+        // They go on as soon as they were all seen.
+        let go = bench.path.join("go");
+        let wait = "until [ -e go ]; do sleep 0.05; done";
+        let seen = async |all: &dyn Fn() -> bool| {
+            let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+            while !all() && std::time::Instant::now() < until {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            let seen = all();
+            std::fs::write(&go, "").unwrap();
+            seen
+        };
+        let several = format!("sleep 289.5 & {wait}");
+        let four = || commands() >= 4;
+        let (outcome, seen_all) = tokio::join!(bench.sh(&several), seen(&four));
         assert_eq!(outcome.code(), Some(0), "{outcome:?}");
-        assert!(seen >= 4, "launch, the shell and two that sleep: {seen}");
+        assert!(seen_all, "launch, the shell and two that sleep");
         assert_eq!(commands(), 0, "and left");
         // Two at once are in two.
-        let one = "sleep 0.7";
-        let (first, second, seen) = tokio::join!(bench.sh(one), bench.sh(one), async {
-            tokio::time::sleep(std::time::Duration::from_millis(400)).await;
-            (inside("command-1").len(), inside("command-2").len())
-        });
+        std::fs::remove_file(&go).unwrap();
+        let in_two = || inside("command-1").len() >= 2 && inside("command-2").len() >= 2;
+        let (first, second, seen_two) = tokio::join!(bench.sh(wait), bench.sh(wait), seen(&in_two));
         assert_eq!((first.code(), second.code()), (Some(0), Some(0)));
-        assert!(seen.0 >= 2 && seen.1 >= 2, "{seen:?}");
+        assert!(seen_two, "each in one");
         // Without walls too, and there the files can be seen; more than that they cannot.
         assert_eq!(bench.run(bench.bare("setsid sleep 288.5 & true")).await.code(), Some(0));
         assert_eq!((commands(), Bench::alive("288.5").len()), (0, 0));

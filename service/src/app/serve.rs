@@ -53,6 +53,9 @@ const RECORDS_END: Duration = Duration::from_secs(2);
 /// How long handlers may take to finish once every operation is over.
 const DRAIN: Duration = Duration::from_secs(3);
 
+/// How long a look at the host under way may take when the service ends.
+const LAST_LOOK: Duration = Duration::from_millis(500);
+
 /// Runs the service until it is told to stop.
 pub fn serve(options: ServeOptions) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
@@ -61,7 +64,13 @@ pub fn serve(options: ServeOptions) -> ExitCode {
     let systemd = options.log.is_none().then(|| Systemd::of(&Variables::of_process())).flatten();
     let report = Report::new(options.ready_pipe.take(), options.log.take());
     match runtime {
-        Ok(runtime) => runtime.block_on(run(options, report, systemd)),
+        Ok(runtime) => {
+            let code = runtime.block_on(run(options, report, systemd));
+            // Everything is recorded and let go of by now. What may still run is a look that nobody waits for any more,
+            // as long as a sudo that hangs lets it.
+            runtime.shutdown_timeout(LAST_LOOK);
+            code
+        }
         Err(error) => report.failed(
             exit::FAILED,
             "start-failed",
