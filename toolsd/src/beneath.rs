@@ -5,10 +5,10 @@ use std::{
     fs::File,
     io::Read,
     os::{
-        fd::{AsRawFd, BorrowedFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
     },
-    path::Path,
+    path::{Component, Path},
 };
 
 use nix::{
@@ -45,10 +45,25 @@ pub fn parent<'a>(root: BorrowedFd<'_>, path: &'a Path) -> nix::Result<(OwnedFd,
     Ok((open(root, above, OFlag::O_PATH | OFlag::O_DIRECTORY)?, name))
 }
 
+/// Looks up the last name of `path` in the directory in which it lies. What lies in the root itself, as most that is
+/// protected does, is looked up there and not in the root opened once more: every command waits for it.
+fn in_parent<T>(
+    root: BorrowedFd<'_>,
+    path: &Path,
+    look: impl FnOnce(BorrowedFd<'_>, &OsStr) -> nix::Result<T>,
+) -> nix::Result<T> {
+    let mut parts = path.components();
+    if let (Some(Component::Normal(name)), None) = (parts.next(), parts.next()) {
+        return look(root, name);
+    }
+    let (above, name) = parent(root, path)?;
+    look(above.as_fd(), name)
+}
+
 /// What is at `path` itself, a link as a link; `None` where nothing is, or the way there is none.
 pub fn stat(root: BorrowedFd<'_>, path: &Path) -> nix::Result<Option<FileStat>> {
-    let looked = parent(root, path).and_then(|(above, name)| fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW));
-    match looked {
+    let look = |above: BorrowedFd<'_>, name: &OsStr| fstatat(above, name, AtFlags::AT_SYMLINK_NOFOLLOW);
+    match in_parent(root, path, look) {
         Ok(stat) => Ok(Some(stat)),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV) => Ok(None),
         Err(other) => Err(other),
@@ -77,7 +92,7 @@ pub fn content(root: BorrowedFd<'_>, path: &Path, most: u64) -> nix::Result<Opti
 
 /// Where a link at `path` leads, as written; `None` where there is none.
 pub fn link(root: BorrowedFd<'_>, path: &Path) -> nix::Result<Option<Vec<u8>>> {
-    match parent(root, path).and_then(|(above, name)| readlinkat(&above, name)) {
+    match in_parent(root, path, |above, name| readlinkat(above, name)) {
         Ok(target) => Ok(Some(target.as_bytes().to_vec())),
         Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EXDEV | Errno::EINVAL) => Ok(None),
         Err(other) => Err(other),

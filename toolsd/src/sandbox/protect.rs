@@ -91,6 +91,11 @@ pub fn protected(
     // After what is fixed: a command that made the repository chose how many paths its config names.
     wanted.extend(named);
     for path in wanted.iter().filter(|path| is_inside(path)) {
+        // Most of the list is in no workspace, and every command waits for this look: one call is enough for those.
+        if place.is_absent(path) {
+            mounts.rest.unmounted.push(Unmounted { path: path.to_owned(), exists: false });
+            continue;
+        }
         mounts.add(path, true, MAX_MOUNTS)?;
         // No mount can be put on a link itself; what it leads to is protected, and the link looked at afterwards.
         if let Some(target) = place.link(path)? {
@@ -321,6 +326,12 @@ impl Place<'_> {
             libc::S_IFDIR | libc::S_IFREG => Some(Arc::new(descriptor)),
             _ => None,
         })
+    }
+
+    /// Whether nothing at all is there. That says the kernel only where neither the path nor a part of it is a link
+    /// (ELOOP) or another mount (EXDEV), so there is nothing to follow or to mount either.
+    fn is_absent(&self, path: &Path) -> bool {
+        matches!(beneath::open(self.root, path, OFlag::O_PATH), Err(Errno::ENOENT))
     }
 
     /// The mount on which `path` lies, if that is not the root's own.

@@ -234,8 +234,11 @@ fn compiled<'a>(
 }
 
 fn compile(when: &When) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
-    let masked = |argument, mask, value| {
-        SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(mask), value)
+    let masked = |argument, mask: u64, value| {
+        // Bits of the lower half are compared there alone: the upper one, of which the mask takes nothing, always fits,
+        // and would be half of a program that the kernel checks, compiles and tries for each command.
+        let length = if mask <= INT { SeccompCmpArgLen::Dword } else { SeccompCmpArgLen::Qword };
+        SeccompCondition::new(argument, length, SeccompCmpOp::MaskedEq(mask), value)
     };
     match when {
         Always => Ok(Vec::new()),
