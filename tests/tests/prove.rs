@@ -10,7 +10,12 @@ use std::{
 };
 
 use salaam_launch::attack::ATTACKS;
-use salaam_tests::{Host, Pair, Ran, Within, eventually, limit, pair::text, ran};
+use salaam_tests::{
+    Host, Pair, Ran, Within, eventually, limit,
+    pair::text,
+    process::Process,
+    ran::{self, Started},
+};
 use serde_json::{Value, json};
 
 /// How the ids of attacks begin.
@@ -354,7 +359,7 @@ fn slow_sudo(pair: &Pair, condition: &str, seconds: u32) -> String {
     let place = pair.state.with_file_name("sudo-in-front");
     let source = place.with_extension("c");
     let program = format!(
-        "#include <string.h>\n#include <unistd.h>\nint main(int n, char **words) {{ (void)n;\n\
+        "#define _GNU_SOURCE\n#include <string.h>\n#include <unistd.h>\nint main(int n, char **words) {{ (void)n;\n\
          if ({condition}) sleep({seconds});\nexecv(\"/usr/bin/sudo.real\", words); return 1; }}\n"
     );
     fs::write(&source, program).expect("it is root's");
@@ -401,4 +406,28 @@ fn a_program_that_never_answers_is_no_proof_and_starves_no_other() {
     let ids: Vec<_> = checks.iter().filter_map(|check| check["id"].as_str()).collect();
     assert_eq!(ids, ["tools-user-can-sudo"], "{refused}");
     assert!(text(&checks[0], "evidence").contains("ETIMEDOUT"), "{refused}");
+}
+
+/// What nobody waits for any more holds no end up: the look at the host is still under way when the service is gone.
+#[test]
+fn a_stop_waits_for_no_look_at_the_host() {
+    let _turn = limit!(120);
+    let pair = pair();
+    let slow_now = pair.state.with_file_name("slow-now");
+    let service = pair.host.service.uid;
+    let condition =
+        format!("getuid() == {service} && !strcmp(words[n - 1], \"-l\") && !euidaccess(\"{}\", 0)", path(&slow_now));
+    let within = Within::new(&pair).over("/usr/bin").after(slow_sudo(&pair, &condition, 60));
+    within.start(&[]).ok();
+    fs::write(&slow_now, "").expect("it is root's");
+    let mut asks = pair.command_as(&pair.host.service);
+    asks.args(["doctor", "--json"]);
+    let asked = Started::new(&mut asks, b"");
+    let lists = || Process::of_uid(service).into_iter().find(|one| one.words.trim_end().ends_with("sudo -k -n -l"));
+    let slow = eventually("sudo is asked", Duration::from_secs(20), lists);
+    pair.stop().ok();
+    assert!(pair.service_process().is_none());
+    assert!(lists().is_some_and(|still| still.pid == slow.pid), "the look was over before the stop");
+    slow.kill();
+    asked.wait(Duration::from_secs(20));
 }
