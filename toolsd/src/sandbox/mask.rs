@@ -17,6 +17,7 @@ use std::{
 
 use nix::{
     dir::{Dir, Type},
+    errno::Errno,
     fcntl::{AtFlags, OFlag},
     libc,
     sys::stat::{FileStat, fstat, fstatat},
@@ -117,8 +118,11 @@ impl Look<'_> {
                 return Ok(());
             }
             let Some(root) = self.paths.get(number) else { continue };
-            // What this account may not read, its commands do not see either.
-            let Ok((stat, entries)) = read(root.descriptor.as_fd(), &path) else { continue };
+            let (stat, entries) = match read(root.descriptor.as_fd(), &path) {
+                Ok(read) => read,
+                Err(errno) if is_closed_to_commands(errno) => continue,
+                Err(errno) => return Err(PathRefusal::Open { path: root.path.join(path), errno }),
+            };
             self.names += entries.len();
             self.directories.push((number, path.clone(), Stamp::of(&stat)));
             for (name, kind) in entries {
@@ -132,16 +136,35 @@ impl Look<'_> {
                     Some(Type::Socket | Type::Fifo | Type::CharacterDevice | Type::BlockDevice) => {
                         self.hide(root, &inner)?
                     }
-                    Some(Type::File | Type::Symlink) | None => {}
+                    Some(Type::File | Type::Symlink) => {}
+                    // A file system that does not say in its listing what a name is.
+                    None => match self.kind(root, &inner)? {
+                        libc::S_IFDIR => waiting.push_back((number, inner)),
+                        libc::S_IFREG | libc::S_IFLNK => {}
+                        _ => self.hide(root, &inner)?,
+                    },
                 }
             }
         }
         Ok(())
     }
 
+    /// The kind of what is there; that of a plain file where nothing is any more.
+    fn kind(&self, root: &ReadPath, path: &Path) -> Result<libc::mode_t, PathRefusal> {
+        match fstatat(&root.descriptor, path, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(beneath::kind(&stat)),
+            Err(errno) if is_closed_to_commands(errno) => Ok(libc::S_IFREG),
+            Err(errno) => Err(PathRefusal::Open { path: root.path.join(path), errno }),
+        }
+    }
+
     fn hide(&mut self, root: &ReadPath, path: &Path) -> Result<(), PathRefusal> {
         let at = |path: &Path| fstatat(&root.descriptor, path, AtFlags::AT_SYMLINK_NOFOLLOW);
-        let Ok(mut stat) = at(path) else { return Ok(()) };
+        let mut stat = match at(path) {
+            Ok(stat) => stat,
+            Err(errno) if is_closed_to_commands(errno) => return Ok(()),
+            Err(errno) => return Err(PathRefusal::Open { path: root.path.join(path), errno }),
+        };
         let mut path = path.to_owned();
         if beneath::kind(&stat) == libc::S_IFLNK {
             // What it leads to is here under another name, or not shown at all.
@@ -165,6 +188,12 @@ impl Look<'_> {
     }
 }
 
+/// Whether what gave this error shows a command nothing either: it is gone, or no directory, or may not be read by the
+/// account that both have. Any other error, a want of descriptors or a broken disk, says nothing of what commands see.
+const fn is_closed_to_commands(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES | Errno::EPERM)
+}
+
 type Entries = Vec<(CString, Option<Type>)>;
 
 fn read(root: BorrowedFd<'_>, path: &Path) -> nix::Result<(FileStat, Entries)> {
@@ -175,8 +204,9 @@ fn read(root: BorrowedFd<'_>, path: &Path) -> nix::Result<(FileStat, Entries)> {
     };
     let stat = fstat(&opened)?;
     let mut directory = Dir::from_fd(opened)?;
-    let entries = directory.iter().map_while(Result::ok).take(MAX_NAMES);
-    let entries: Vec<_> = entries.map(|entry| (entry.file_name().to_owned(), entry.file_type())).collect();
+    let entries = directory.iter().take(MAX_NAMES);
+    let entries = entries.map(|entry| entry.map(|entry| (entry.file_name().to_owned(), entry.file_type())));
+    let entries: Vec<_> = entries.collect::<nix::Result<_>>()?;
     let plain = |(name, _): &(CString, Option<Type>)| !matches!(name.to_bytes(), b"." | b"..");
     Ok((stat, entries.into_iter().filter(plain).collect()))
 }
@@ -240,5 +270,15 @@ mod tests {
         let refused = Masks::default().over(&[grant(&root)]);
         fs::remove_dir_all(&root).unwrap();
         assert!(matches!(refused, Err(PathRefusal::Credential { .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn only_what_commands_cannot_see_either_may_stay_unread() {
+        for errno in [Errno::ENOENT, Errno::ENOTDIR, Errno::ELOOP, Errno::EACCES, Errno::EPERM] {
+            assert!(is_closed_to_commands(errno), "{errno}");
+        }
+        for errno in [Errno::EMFILE, Errno::ENFILE, Errno::EIO, Errno::ENOMEM, Errno::ESTALE, Errno::EINTR] {
+            assert!(!is_closed_to_commands(errno), "{errno}");
+        }
     }
 }
